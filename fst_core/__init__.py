@@ -1,0 +1,1 @@
+"""Fast-Slow Training: two interleaved learning loops over one language model."""

@@ -1,0 +1,117 @@
+"""What a run needs to go on after its process died: written atomically, one folder each.
+
+    checkpoints/0007/state.json   step, next phase, journal position, population, ledger, config hash
+    checkpoints/0007/slow/        weights (safetensors), optimizer, schedule; absent before step 1
+
+A folder appears under its name only when everything in it is on disk. A checkpoint taken after a
+fast phase shares the unchanged weight files of the one before it through hard links.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fst_core.records import Population, population_from_json, to_json
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or used; nothing that was there is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The small part of a checkpoint."""
+
+    step: int
+    next_phase: int
+    journal_seq: int
+    """Last event that belongs to this checkpoint; a resume rewinds to it."""
+    population: Population
+    ledger: Mapping[str, int]
+    config_hash: str
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush every file below a folder, and the folder entries, to disk."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_checkpoint(
+    root: Path, state: State, save_slow: Callable[[Path], None] | None, keep: int
+) -> Path:
+    """Write the next checkpoint under `root` and remove all but the newest `keep`.
+
+    Args:
+        save_slow: writes the slow part's files into a folder; None when there are none.
+
+    Raises:
+        CheckpointError: if the disk is full or not writable; older checkpoints stay.
+    """
+    existing = list_checkpoints(root)
+    previous = existing[-1] if existing else None
+    temporary = root / f".writing-{os.getpid()}"
+    target = root / f"{state.next_phase:04d}"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        if save_slow is not None and state.step > 0:
+            _write_slow(temporary / "slow", previous, state.step, save_slow)
+        data = {"format": FORMAT, **to_json(state)}
+        (temporary / "state.json").write_text(json.dumps(data, indent=1, ensure_ascii=False))
+        _sync_folder(temporary)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        _sync_folder(root)
+    except (OSError, RuntimeError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, RuntimeError) and "write" not in str(error).lower():
+            raise
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        reason = "the disk is full" if full else str(error)
+        raise CheckpointError(
+            f"checkpoint {target} could not be written: {reason}; the one before it is intact, "
+            "so free some space and run the same command again"
+        ) from error
+    for old in list_checkpoints(root)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def _write_slow(
+    folder: Path, previous: Path | None, step: int, save_slow: Callable[[Path], None]
+) -> None:
+    if previous is not None and read_state(previous).step == step and (previous / "slow").is_dir():
+        shutil.copytree(previous / "slow", folder, copy_function=os.link)
+    else:
+        folder.mkdir()
+        save_slow(folder)
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(p for p in root.glob("[0-9]*") if (p / "state.json").is_file())
+
+
+def read_state(folder: Path) -> State:
+    """The small part of a checkpoint.
+
+    Raises:
+        CheckpointError: if it was written by another version of the format.
+    """
+    data: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    if data.pop("format", None) != FORMAT:
+        raise CheckpointError(f"checkpoint {folder} has another format; start the run afresh")
+    data["population"] = population_from_json(data["population"])
+    return State(**data)

@@ -1,0 +1,70 @@
+"""Where problems come from and how an answer is judged."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fst_core.config.model import ConfigModel
+
+
+class DirectivesConfig(ConfigModel):
+    """The tiny policy's own world: plain questions whose answer format only the judge knows."""
+
+    type: Literal["directives"] = "directives"
+    name: str = "directives"
+    """Name in tables, pools and problem ids."""
+    task: Literal["echo", "first", "sum", "mixed"] = "echo"
+    """Which kind of question is asked."""
+    required: tuple[str, ...] = ("answer_tags", "dashes")
+    """Names of the directives an answer must obey."""
+    seed: int = 0
+    """Seed of the problem stream."""
+
+
+class ReasoningGymConfig(ConfigModel):
+    """Any generator of the reasoning-gym package."""
+
+    type: Literal["reasoning_gym"] = "reasoning_gym"
+    dataset: str
+    """Generator name, for example "basic_arithmetic", "codeio" or "path_star"."""
+    name: str | None = None
+    """Name in tables, pools and problem ids; the generator's name when absent."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Generator settings, passed on as they are (difficulty, ranges); see reasoning-gym."""
+    answer: Literal["anywhere", "tag"] = "tag"
+    """How the answer is read: the last number or line of the text, or what answer tags hold."""
+    tag: str = "answer"
+    """Tag name used when `answer = "tag"`: <answer>...</answer>."""
+    question_note: str = ""
+    """Text added after every question; empty keeps the format unknown to the policy."""
+    seed: int = 0
+    """Seed of the problem stream."""
+    partial_credit: bool = True
+    """Keep the generator's own partial rewards; false gives 1 for full marks and 0 for the rest."""
+    held_out_problems: int = Field(256, ge=1)
+    """Most problems in the validation and in the test split; small problem spaces hold fewer."""
+
+
+class JsonlConfig(ConfigModel):
+    """Your own problems: one JSON object a line with `question` and `answer`."""
+
+    type: Literal["jsonl"] = "jsonl"
+    path: str
+    """File of all problems, split by content hash; or a folder with {split}.jsonl files."""
+    name: str = "jsonl"
+    """Name in tables, pools and problem ids."""
+    grader: Literal["exact", "numeric", "choice", "json"] = "exact"
+    """How an answer is compared with the reference."""
+    answer: Literal["anywhere", "tag"] = "tag"
+    """How the answer is read from the text."""
+    tag: str = "answer"
+    """Tag name used when `answer = "tag"`."""
+    validation: float = Field(0.1, gt=0, lt=0.5)
+    """Share of problems held out for validation when `path` is one file."""
+    test: float = Field(0.1, gt=0, lt=0.5)
+    """Share of problems held out for the test when `path` is one file."""
+
+
+EnvironmentConfig = Annotated[
+    DirectivesConfig | ReasoningGymConfig | JsonlConfig, Field(discriminator="type")
+]

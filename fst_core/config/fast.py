@@ -1,0 +1,98 @@
+"""How contexts evolve: the fast weights."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fst_core.config.model import ConfigModel
+
+
+class RulesReflection(ConfigModel):
+    """Offline search operators over feedback and rollouts; deterministic under the run's seed."""
+
+    type: Literal["rules"] = "rules"
+    example_weight: float = Field(1.0, ge=0)
+    """Relative weight of the operator that adds or swaps a worked example."""
+    lesson_weight: float = Field(2.0, ge=0)
+    """Relative weight of the operator that adds a line the feedback repeats."""
+    drop_weight: float = Field(0.5, ge=0)
+    """Relative weight of the operator that drops or shortens a line."""
+    replace_weight: float = Field(0.5, ge=0)
+    """Relative weight of the operator that puts a lesson in a line's place."""
+    merge_weight: float = Field(0.5, ge=0)
+    """Relative weight of the operator that merges two contexts."""
+
+
+class PolicyReflection(ConfigModel):
+    """The model being trained writes the new contexts."""
+
+    type: Literal["policy"] = "policy"
+    max_new_tokens: int = Field(256, ge=1)
+    """Token limit of a reflection."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of a reflection."""
+
+
+class LitellmReflection(ConfigModel):
+    """Any API model or OpenAI-compatible server, through litellm; keys come from the environment."""
+
+    type: Literal["litellm"] = "litellm"
+    model: str
+    """litellm model id, for example "openai/gpt-5-mini" or "openai/NAME" with `api_base`."""
+    api_base: str | None = None
+    """Address of an OpenAI-compatible server."""
+    temperature: float = Field(1.0, ge=0)
+    """Sampling temperature of a reflection."""
+    max_tokens: int = Field(2048, ge=1)
+    """Token limit of a reflection."""
+    timeout_seconds: float = Field(60.0, gt=0)
+    """Limit of one request (seconds)."""
+    retries: int = Field(2, ge=0)
+    """Further tries after a failed request."""
+    concurrency: int = Field(4, ge=1)
+    """Requests in flight at once."""
+
+
+class HuggingFaceReflection(ConfigModel):
+    """A local transformers model, apart from the policy, writes the new contexts."""
+
+    type: Literal["huggingface"] = "huggingface"
+    model: str
+    """Hub id or local folder."""
+    max_new_tokens: int = Field(512, ge=1)
+    """Token limit of a reflection."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of a reflection."""
+
+
+ReflectionConfig = Annotated[
+    RulesReflection | PolicyReflection | LitellmReflection | HuggingFaceReflection,
+    Field(discriminator="type"),
+]
+
+
+class NoFast(ConfigModel):
+    """Contexts stay as they are: the seed context only."""
+
+    type: Literal["none"] = "none"
+
+
+class GepaConfig(ConfigModel):
+    """GEPA (arXiv 2507.19457) over the anchor problems of the coming cycle."""
+
+    type: Literal["gepa"] = "gepa"
+    metric_calls: int = Field(256, ge=0)
+    """Rollouts a fast phase may use, one per metric call; the search stops before it would pass it."""
+    anchors: int = Field(16, ge=1)
+    """Problems every accepted candidate is scored on, the first of the coming cycle's problems."""
+    samples_per_anchor: int = Field(1, ge=1)
+    """Rollouts averaged into one anchor score (each counts as a metric call)."""
+    minibatch: int = Field(4, ge=1)
+    """Problems on which a proposal is compared with its parent."""
+    proposals: int = Field(4, ge=1)
+    """Proposals per search step, evaluated in one generate call."""
+    reflection: ReflectionConfig = RulesReflection()
+    """What writes new contexts."""
+
+
+FastConfig = Annotated[NoFast | GepaConfig, Field(discriminator="type")]

@@ -1,0 +1,203 @@
+"""The whole of a run and of a study, and how they are read from TOML with overrides."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from fst_core.config.environment import EnvironmentConfig
+from fst_core.config.fast import FastConfig, NoFast
+from fst_core.config.model import ConfigError, ConfigModel
+from fst_core.config.policy import PolicyConfig, TinyPolicy
+from fst_core.config.slow import NoSlow, SlowConfig
+
+ARMS: dict[str, dict[str, Any]] = {
+    "base": {"fast": {"type": "none"}, "slow": {"type": "none"}},
+    "rl": {"fast": {"type": "none"}},
+    "gepa": {"slow": {"type": "none"}},
+    "fst": {},
+}
+"""Built-in arms: what each changes in the config of the full method."""
+
+
+class LoopConfig(ConfigModel):
+    """How the two loops interleave."""
+
+    steps: int = Field(40, ge=0)
+    """Slow steps in the whole run; a run without a slow part counts them for its cycles only."""
+    cycle_steps: int = Field(6, ge=1)
+    """T: slow steps between two fast phases."""
+    problems_per_step: int = Field(32, ge=1)
+    """B: problems in one slow step."""
+    group_size: int = Field(8, ge=2)
+    """G: rollouts per problem in one slow step."""
+
+
+class ContextsConfig(ConfigModel):
+    """The population of contexts."""
+
+    seed: str = "You are a helpful assistant."
+    """The context every run starts from; says nothing of the task."""
+    size: int = Field(4, ge=1)
+    """K: contexts in the population; a run without a fast part holds one."""
+    max_tokens: int = Field(512, ge=1)
+    """Longest context (tokens of the policy's tokenizer); longer proposals are rejected."""
+
+
+class EvaluationConfig(ConfigModel):
+    """Measurements on held-out problems."""
+
+    every: int = Field(10, ge=0)
+    """Slow steps between evaluations; 0 evaluates at the start and the end only."""
+    problems: int = Field(64, ge=1)
+    """Validation problems (the first of the split)."""
+    samples: int = Field(4, ge=1)
+    """Rollouts per problem and context."""
+    kl: bool = True
+    """Also measure KL to the base model on these completions."""
+
+
+class CheckpointConfig(ConfigModel):
+    """What survives a dead machine."""
+
+    every_cycles: int = Field(1, ge=1)
+    """Cycles between checkpoints; the end of the run always has one."""
+    keep: int = Field(2, ge=1)
+    """Checkpoints kept; older ones are removed."""
+
+
+class StudyConfig(ConfigModel):
+    """Arms and seeds to compare."""
+
+    arms: tuple[str, ...] = ("rl", "fst")
+    """Names from [arms] or the built-in ones: base, rl, gepa, fst."""
+    seeds: tuple[int, ...] = (0, 1)
+    """Run seeds; every arm runs with each."""
+    jobs: int = Field(1, ge=1)
+    """Runs at once, each in a process of its own."""
+
+
+class RunConfig(ConfigModel):
+    """One run, fully resolved."""
+
+    name: str = "run"
+    """Name of the experiment: folder under runs/ and MLflow experiment."""
+    arm: str = "fst"
+    """Arm this run belongs to."""
+    seed: int = 0
+    """Seed of everything drawn in this run."""
+    why: str = ""
+    """Why this task was selected; printed in the report."""
+    data: str | None = None
+    """Folder of versioned problem pools; absent: problems come from the generator itself."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of torch."""
+    environment: EnvironmentConfig
+    policy: PolicyConfig = TinyPolicy()
+    contexts: ContextsConfig = ContextsConfig()
+    loop: LoopConfig = LoopConfig()
+    fast: FastConfig = NoFast()
+    slow: SlowConfig = NoSlow()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def population_size(self) -> int:
+        """K, or 1 where no fast part evolves contexts."""
+        return 1 if isinstance(self.fast, NoFast) else self.contexts.size
+
+    @property
+    def id(self) -> str:
+        """Folder name of the run: arm and seed."""
+        return f"{self.arm}-s{self.seed}"
+
+    @model_validator(mode="after")
+    def check_shapes(self) -> Self:
+        loop, slow = self.loop, self.slow
+        if loop.group_size % self.population_size:
+            raise ValueError(
+                f"contexts.size = {self.population_size} does not divide loop.group_size = "
+                f"{loop.group_size}: every context needs the same share of a group; "
+                "choose K among the divisors of G"
+            )
+        batch = loop.problems_per_step * loop.group_size
+        if not isinstance(slow, NoSlow) and batch % min(slow.micro_batch, batch):
+            raise ValueError(
+                f"slow.micro_batch = {slow.micro_batch} does not divide the {batch} rollouts of a "
+                "step (loop.problems_per_step x loop.group_size)"
+            )
+        return self
+
+
+def _explain(error: ValidationError, source: str) -> str:
+    lines = [
+        f"{'.'.join(str(part) for part in item['loc']) or 'config'}: "
+        f"{item['msg'].removeprefix('Value error, ')}"
+        for item in error.errors()
+    ]
+    return f"{source}: " + "; ".join(lines)
+
+
+def _merge(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge; a table whose `type` changes replaces the old one whole."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        same_kind = isinstance(value, Mapping) and isinstance(old, dict)
+        if same_kind and value.get("type", old.get("type")) == old.get("type"):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = dict(value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _override(data: dict[str, Any], assignment: str) -> dict[str, Any]:
+    key, separator, value = assignment.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"override {assignment!r} is not of the form key.path=value")
+    try:
+        parsed: Any = json.loads(value)
+    except json.JSONDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return _merge(data, parsed)
+
+
+def load_config(
+    path: str | Path, arm: str | None = None, overrides: Iterable[str] = ()
+) -> tuple[RunConfig, StudyConfig]:
+    """Read a TOML file, apply an arm and `key.path=value` overrides.
+
+    Returns:
+        The resolved run and the study the file describes.
+
+    Raises:
+        ConfigError: with one sentence naming the file, the key and the reason.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML ({error})") from error
+    study_data = data.pop("study", {})
+    arms = {**ARMS, **data.pop("arms", {})}
+    chosen = arm or data.get("arm", "fst")
+    if chosen not in arms:
+        raise ConfigError(f"{path}: no arm {chosen!r}; known arms: {', '.join(sorted(arms))}")
+    data = _merge({**data, "arm": chosen}, arms[chosen])
+    for assignment in overrides:
+        data = _override(data, assignment)
+    try:
+        study = StudyConfig.model_validate(study_data)
+        run = RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, str(path))) from error
+    unknown = [name for name in study.arms if name not in arms]
+    if unknown:
+        raise ConfigError(f"{path}: study.arms names unknown arms: {', '.join(unknown)}")
+    return run, study

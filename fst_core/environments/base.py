@@ -1,0 +1,31 @@
+"""The seam between problems and the lab: an Environment makes problems and judges answers."""
+
+from typing import Protocol
+
+from fst_core.records import Problem, Split, Verdict
+
+
+class Environment(Protocol):
+    """A seeded, indexable stream of problems per split, and a judge.
+
+    The splits hold different problems by construction. `problem` is a pure function of
+    (environment settings, split, index). `judge` is a pure function of its arguments.
+    """
+
+    name: str
+
+    def problem(self, split: Split, index: int) -> Problem:
+        """The index-th problem of a split.
+
+        Raises:
+            IndexError: if the split is finite and the index is past its end.
+        """
+        ...
+
+    def size(self, split: Split) -> int | None:
+        """Number of problems in a split; None for an endless stream."""
+        ...
+
+    def judge(self, problem: Problem, completion: str) -> Verdict:
+        """Reward in [0, 1] and feedback: what was wrong and what was required."""
+        ...

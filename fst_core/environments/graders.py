@@ -1,0 +1,110 @@
+"""Graders of your own problems: exact text, numbers, multiple choice, JSON. Each gives 0 or 1."""
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from math_verify import parse, verify
+
+from fst_core.environments.reading import LABEL, NUMBER, last_line, read_anywhere
+
+LONGEST_NUMBER = 200
+"""Longest text handed to math-verify (characters)."""
+HUGE_POWER = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*(?:-?\d{3,}|[^{}()]*(?:\^|\*\*))|!")
+"""Powers and factorials that could take a computer algebra system forever."""
+CHOICE = r"(?<![A-Za-z0-9'])\(?([A-Z])(?![A-Za-z0-9'])"
+
+
+for _name in ("math_verify.parser", "math_verify.grader"):
+    logging.getLogger(_name).setLevel(logging.ERROR)  # warns once that its time limits are off
+
+
+def grade_exact(answer: str, reference: str) -> bool:
+    """Equal text; spacing at the ends and the width of spaces do not count."""
+    return answer.split() == reference.split()
+
+
+def _as_decimal(text: str) -> Decimal | None:
+    bare = text.strip().strip("$").replace(",", "")
+    return Decimal(bare) if NUMBER.fullmatch(bare) else None
+
+
+def grade_numeric(answer: str, reference: str) -> bool:
+    """Equal value: decimals as they are, anything else (fractions, LaTeX) through math-verify."""
+    got, wanted = _as_decimal(answer), _as_decimal(reference)
+    if got is not None and wanted is not None:
+        return got == wanted
+    if len(answer) > LONGEST_NUMBER or HUGE_POWER.search(answer):
+        return False
+    # Its own time limits need signals, which fail outside the main thread: hence the guard above.
+    values = [
+        parse(text if "$" in text or "\\boxed" in text else f"${text}$", parsing_timeout=None)
+        for text in (reference, answer)
+    ]
+    return bool(verify(*values, timeout_seconds=None))
+
+
+def grade_choice(answer: str, reference: str) -> bool:
+    """The chosen letter, as in "B", "(B)", "B. Paris" or "The answer is B"."""
+    return choice_of(answer) == choice_of(reference)
+
+
+def choice_of(text: str) -> str:
+    """The letter a text settles on; empty if there is none.
+
+    A leading letter counts first, then the one after "answer", then the last that stands alone.
+    """
+    bare = LABEL.sub("", text.strip()).strip("*$ \n")
+    bare = re.sub(r"\\boxed\{(?:\\text\{)?\(?([A-Za-z])\)?\}*", r"\1", bare)
+    leading = re.match(r"\(?([A-Za-z])(?:[).:]|\s*$)", bare)
+    if leading:
+        return leading[1].upper()
+    told = re.findall(rf"(?i:answer|option|choice)(?: is)?\s*:?\s*\**\s*{CHOICE}", bare)
+    alone = (
+        told or [c for c in re.findall(CHOICE, bare) if c not in "AI"] or re.findall(CHOICE, bare)
+    )
+    return alone[-1] if alone else ""
+
+
+def same_json(a: Any, b: Any) -> bool:
+    """JSON equality: 1 equals 1.0, but true is no number; the order of keys does not count."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_json(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same_json, a, b))
+    return bool(a == b)
+
+
+def grade_json(answer: str, reference: str) -> bool:
+    """Equal JSON values."""
+    try:
+        return same_json(json.loads(answer), json.loads(reference))
+    except (ValueError, RecursionError):
+        return False
+
+
+def find_answer(grader: str, completion: str, reference: str) -> str:
+    """Where a grader looks for the answer in a text without tags."""
+    text = completion.strip()
+    if grader == "choice":
+        return choice_of(text)
+    if grader == "numeric":
+        boxed = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+        if boxed:
+            return str(boxed[-1])
+        return read_anywhere(text, "0" if _as_decimal(reference) is not None else "text")
+    return last_line(text) if grader == "exact" else read_anywhere(text, reference)
+
+
+Grader = Callable[[str, str], bool]
+GRADERS: dict[str, Grader] = {
+    "exact": grade_exact,
+    "numeric": grade_numeric,
+    "choice": grade_choice,
+    "json": grade_json,
+}

@@ -1,0 +1,1 @@
+"""Pure measurement: nothing here changes weights, contexts or anyone's random draws."""

@@ -1,0 +1,1 @@
+"""Context evolution: the fast weights."""

@@ -1,0 +1,420 @@
+"""GEPA (arXiv 2507.19457) as a fast part: one real `gepa.optimize` call per fast phase.
+
+The search state is fresh in every phase, since the weights have moved and old scores are stale;
+what lives on is the population. What this module adds around `gepa.optimize`:
+
+* `Adapter` turns whatever gepa wants evaluated into ONE engine call, and is the ledger of rollouts;
+* `Reflector` hands gepa's reflection jobs to a `Reflection` and keeps unusable proposals out;
+* `Watch`, a stopper, brings the rest of the population into the pool and keeps the budget.
+
+gepa 0.1.4 swallows what reflection raises, so `Failure` remembers it and the phase raises it.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import gepa
+from gepa.core.adapter import EvaluationBatch, ProposalFn
+from gepa.core.result import GEPAResult
+from gepa.core.state import GEPAState, ValsetEvaluation
+from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
+from gepa.strategies.proposal_sampling import IndependentSampling
+from gepa.strategies.proposal_selection import BestImprovement
+
+from fst_core.config.fast import GepaConfig
+from fst_core.fast.base import Candidate, Evolution
+from fst_core.fast.frontier import top_of_frontier
+from fst_core.fast.reflection import (
+    Example,
+    Gate,
+    Job,
+    Peer,
+    Proposal,
+    Reflection,
+    ReflectionError,
+)
+from fst_core.records import Context, Population, Problem, Rollout, seed_of
+from fst_core.rollouts import RollOut
+
+COMPONENT = "context"
+"""The only component of a gepa candidate."""
+MOST_REWARDED = 16
+"""Rewarded rollouts shown to a reflection job."""
+
+Texts = dict[str, str]
+Batch = EvaluationBatch[Example, Rollout]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A data instance of gepa: a problem and the rollouts to average into its score."""
+
+    problem: Problem
+    samples: int = 1
+
+
+class Silence:
+    """gepa's logger: says nothing, since the journal holds what matters."""
+
+    def log(self, message: str) -> None:
+        """Drop a message."""
+
+
+@dataclass
+class Failure:
+    """Remembers the first error raised inside its `with` block, and lets it through."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.error is None and isinstance(error, Exception):
+            self.error = error
+
+
+class Adapter:
+    """What gepa evaluates through, and the ledger: one metric call is one rollout.
+
+    The n-th rollout of a phase samples with `seed_of(run_seed, "fast", cycle, n)`.
+    """
+
+    propose_new_texts: ProposalFn | None = None
+    """gepa 0.1.4 never calls the reflection of an adapter that lacks this attribute."""
+
+    def __init__(
+        self, roll_out: RollOut, start: Sequence[Context], seeds: Callable[[int], int]
+    ) -> None:
+        self._roll_out = roll_out
+        self._seeds = seeds
+        self._start = start
+        self.waiting: list[tuple[Context, Batch]] = []
+        self.failure = Failure()
+        self.rewarded: dict[tuple[str, str], Example] = {}
+        self.metric_calls = self.generate_calls = self.datasets = 0
+        self.imperfect = 0
+        """Minibatches with a score below 1 so far, each of them a reason to reflect."""
+
+    def evaluate(self, batch: list[Shot], candidate: Texts, capture_traces: bool = False) -> Batch:
+        """Score the first context on the anchors; gepa 0.1.4 asks for that alone, once.
+
+        The rest of the population is scored in the same engine call and waits to join the pool.
+        """
+        others = [c for c in self._start if c.text != candidate[COMPONENT]]
+        texts = [candidate, *({COMPONENT: c.text} for c in others)]
+        first, *rest = self.batch_evaluate([(text, batch) for text in texts])
+        self.waiting = list(zip(others, rest, strict=True))
+        self.imperfect = 0
+        return first
+
+    def batch_evaluate(
+        self, items: list[tuple[Texts, list[Shot]]], *, capture_traces: bool = True
+    ) -> list[Batch]:
+        """Score every (candidate, shots) item through one roll-out call."""
+        pairs = [
+            (Context(candidate[COMPONENT]), shot.problem)
+            for candidate, shots in items
+            for shot in shots
+            for _ in range(shot.samples)
+        ]
+        seeds = [self._seeds(self.metric_calls + n) for n in range(len(pairs))]
+        rollouts = self._roll_out(pairs, seeds)
+        self.metric_calls += len(pairs)
+        self.generate_calls += 1
+        judged = iter(zip(pairs, rollouts, strict=True))
+        return [self._batch(shots, judged) for _, shots in items]
+
+    def _batch(self, shots: Sequence[Shot], judged: Any) -> Batch:
+        outputs, scores, traces = [], [], []
+        for shot in shots:
+            rollouts = [next(judged)[1] for _ in range(shot.samples)]
+            rewards = [rollout.verdict.reward for rollout in rollouts]
+            examples = [example_of(shot.problem, rollout) for rollout in rollouts]
+            self._remember(examples)
+            outputs.append(rollouts[0])
+            scores.append(sum(rewards) / len(rewards))
+            traces.append(examples[0])
+        self.imperfect += any(score < 1 for score in scores)
+        return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
+
+    def _remember(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            if example.reward > 0:
+                self.rewarded[example.problem, example.response] = example
+
+    def make_reflective_dataset(
+        self, candidate: Texts, eval_batch: Batch, components_to_update: list[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The minibatch's examples, as the records gepa passes on to reflection."""
+        with self.failure:
+            self.datasets += 1
+            traces = eval_batch.trajectories or []
+            return {COMPONENT: [{"example": example} for example in traces]}
+
+
+def example_of(problem: Problem, rollout: Rollout) -> Example:
+    """A rollout as reflection sees it: the question, the answer and the verdict, no reference."""
+    verdict = rollout.verdict
+    return Example(problem.text, rollout.completion.text, verdict.reward, verdict.feedback)
+
+
+class Watch:
+    """gepa's stopper; gepa asks it before each iteration and lets its errors through.
+
+    On the first question it adds the rest of the old population to the pool, already scored and
+    already in the ledger. It stops the search before an iteration that could pass the limit: the
+    worst iteration evaluates `proposals` parents and as many children on a minibatch each, and then
+    the one accepted child on every anchor.
+    """
+
+    def __init__(self, adapter: Adapter, limit: int, reserve: int) -> None:
+        self._adapter, self._limit, self._reserve = adapter, limit, reserve
+        self.state: GEPAState[Rollout, int] | None = None
+
+    def __call__(self, gepa_state: GEPAState[Rollout, int]) -> bool:
+        """Whether the search ends here."""
+        if self.state is None:
+            self.state = gepa_state
+            self._join(gepa_state)
+        spent = self._adapter.metric_calls + self._reserve > self._limit
+        return spent or self._adapter.failure.error is not None
+
+    def _join(self, state: GEPAState[Rollout, int]) -> None:
+        for context, batch in self._adapter.waiting:
+            scores = dict(enumerate(batch.scores))
+            discovered = state.total_num_evals
+            state.increment_evals(len(scores))
+            state.num_full_ds_evals += 1
+            state.update_state_with_new_program(
+                parent_program_idx=[],
+                new_program={COMPONENT: context.text},
+                valset_evaluation=ValsetEvaluation(dict(enumerate(batch.outputs)), scores),
+                run_dir=None,
+                num_metric_calls_by_discovery_of_new_program=discovered,
+            )
+
+    def pool(self) -> list[Peer]:
+        """Every candidate so far with its mean anchor score."""
+        if self.state is None:
+            return []
+        texts = [candidate[COMPONENT] for candidate in self.state.program_candidates]
+        means = self.state.program_full_scores_val_set
+        return [Peer(text, mean) for text, mean in zip(texts, means, strict=True)]
+
+
+GepaJob = tuple[Texts, Mapping[str, Sequence[Mapping[str, Any]]], list[str]]
+
+
+@dataclass
+class Reflector:
+    """gepa's reflection strategy: a refused proposal returns no text and costs no rollout."""
+
+    reflection: Reflection
+    adapter: Adapter
+    watch: Watch
+    gate: Gate
+    seeds: Callable[[int], int]
+    calls: int = 0
+    jobs: int = 0
+    born: dict[str, Proposal] = field(default_factory=dict)
+    """How each admitted text came about."""
+
+    def reflect(
+        self,
+        candidate: Texts,
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> tuple[ReflectionProposal, "Reflector"]:
+        """One job; gepa 0.1.4 calls this only to retry after an error, which is then final."""
+        return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
+
+    def reflect_many(self, jobs: list[GepaJob]) -> list[tuple[ReflectionProposal, "Reflector"]]:
+        """One proposal per job, through one call of the Reflection."""
+        if not jobs or self.adapter.failure.error is not None:
+            return [(ReflectionProposal({}), self) for _ in jobs]
+        with self.adapter.failure:
+            asked = [self._job(candidate, dataset) for candidate, dataset, _ in jobs]
+            self.calls += 1
+            proposals = self.reflection.propose(asked)
+            return [(ReflectionProposal(texts), self) for texts in self._admit(asked, proposals)]
+
+    def _job(self, candidate: Texts, dataset: Mapping[str, Sequence[Mapping[str, Any]]]) -> Job:
+        text = candidate[COMPONENT]
+        examples = tuple(record["example"] for record in dataset[COMPONENT])
+        pool = tuple(peer for peer in self.watch.pool() if peer.text != text)
+        seed = self.seeds(self.jobs)
+        self.jobs += 1
+        return Job(text, examples, self._rewarded(seed), pool, seed)
+
+    def _rewarded(self, seed: int) -> tuple[Example, ...]:
+        """The best rollouts so far; where many are equally good, a seeded sample of them."""
+        examples = list(self.adapter.rewarded.values())
+        random.Random(seed).shuffle(examples)
+        return tuple(sorted(examples, key=lambda e: -e.reward)[:MOST_REWARDED])
+
+    def _admit(self, jobs: Sequence[Job], proposals: Sequence[Proposal]) -> list[Texts]:
+        known = {peer.text for peer in self.watch.pool()}
+        admitted: list[Texts] = []
+        for _, proposal in zip(jobs, proposals, strict=True):
+            text = self.gate.admit(proposal, known)
+            admitted.append({} if text is None else {COMPONENT: text})
+            if text is not None:
+                self.born[text] = proposal
+                known.add(text)
+        return admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The parts of one fast phase."""
+
+    cycle: int
+    start: Sequence[Context]
+    adapter: Adapter
+    watch: Watch
+    reflector: Reflector
+
+    def check(self) -> None:
+        """Raise what gepa swallowed.
+
+        Raises:
+            ReflectionError: if reflection failed, or gepa had reason to reflect and never did.
+        """
+        error = self.adapter.failure.error
+        if isinstance(error, ReflectionError):
+            raise error
+        if error is not None:
+            raise ReflectionError(f"reflection failed: {error!r}") from error
+        jobs, imperfect = self.reflector.jobs, self.adapter.imperfect
+        if jobs != self.adapter.datasets or (imperfect and not jobs):
+            raise ReflectionError(
+                f"gepa asked for {jobs} reflections although {self.adapter.datasets} were prepared "
+                f"and {imperfect} minibatches were less than perfect"
+            )
+
+    def contexts(self, result: GEPAResult[Rollout, int]) -> list[Context]:
+        """gepa's candidates as contexts; those of the old population keep their lineage."""
+        contexts = list(self.start)
+        for index in range(len(contexts), len(result.candidates)):
+            text = result.candidates[index][COMPONENT]
+            proposal = self.reflector.born[text]
+            own = [contexts[i].id for i in result.parents[index] if i is not None]
+            parents = tuple(dict.fromkeys([*own, *proposal.parents]))
+            contexts.append(Context(text, parents, self.cycle, proposal.operator))
+        return contexts
+
+
+class GepaFast:
+    """The fast part that searches with GEPA.
+
+    A search step draws `proposals` (parent, minibatch) tasks, and costs two or three engine calls:
+    all parents, all children, and the anchors of an accepted child.
+
+    At most one child is accepted per step, the one with the largest gain (BestImprovement). A gain
+    on a minibatch of a few sampled rewards is mostly luck, and scoring an accepted child on every
+    anchor costs as much as several comparisons; taking the best of a step spends anchors where luck
+    is least likely, and lets the limit reserve them once per step instead of once per proposal.
+    """
+
+    def __init__(
+        self,
+        config: GepaConfig,
+        roll_out: RollOut,
+        reflection: Reflection,
+        run_seed: int,
+        size: int,
+        max_tokens: int,
+        count_tokens: Callable[[str], int],
+    ) -> None:
+        self.config = config
+        self._roll_out = roll_out
+        self._reflection = reflection
+        self._run_seed = run_seed
+        self._size = size
+        self._max_tokens = max_tokens
+        self._count_tokens = count_tokens
+
+    def evolve(self, population: Population, problems: Sequence[Problem], cycle: int) -> Evolution:
+        """Evolve contexts on the coming cycle's train problems against the current weights.
+
+        A limit too small to score the population once leaves it as it is, without a rollout.
+
+        Raises:
+            ValueError: if there is no problem.
+            ReflectionError: if reflection failed; whatever a roll-out raises comes through.
+        """
+        if not problems:
+            raise ValueError("a fast phase needs at least one problem")
+        config = self.config
+        anchors = [Shot(p, config.samples_per_anchor) for p in problems[: config.anchors]]
+        start = list({context.id: context for context in population.contexts}.values())
+        anchor_calls = len(anchors) * config.samples_per_anchor
+        if len(start) * anchor_calls > config.metric_calls:
+            return Evolution(population)
+        phase = self._phase(start, anchor_calls, cycle)
+        usage = dict(self._reflection.usage)
+        result = self._search(phase, [Shot(p) for p in problems], anchors)
+        phase.check()
+        return self._evolution(phase, result, usage)
+
+    def _phase(self, start: Sequence[Context], anchor_calls: int, cycle: int) -> Phase:
+        def seeds(purpose: str) -> Callable[[int], int]:
+            return lambda n: seed_of(self._run_seed, purpose, cycle, n)
+
+        adapter = Adapter(self._roll_out, start, seeds("fast"))
+        reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
+        watch = Watch(adapter, self.config.metric_calls, reserve)
+        gate = Gate(self._max_tokens, self._count_tokens)
+        reflector = Reflector(self._reflection, adapter, watch, gate, seeds("reflection"))
+        return Phase(cycle, start, adapter, watch, reflector)
+
+    def _search(
+        self, phase: Phase, trainset: list[Shot], valset: list[Shot]
+    ) -> GEPAResult[Rollout, int]:
+        return gepa.optimize(
+            seed_candidate={COMPONENT: phase.start[0].text},
+            trainset=trainset,
+            valset=valset,
+            adapter=phase.adapter,
+            reflection_strategy=phase.reflector,
+            reflection_minibatch_size=self.config.minibatch,
+            sampling_strategy=IndependentSampling(self.config.proposals),
+            selection_strategy=BestImprovement(),
+            stop_callbacks=phase.watch,
+            seed=seed_of(self._run_seed, "gepa", phase.cycle),
+            logger=Silence(),
+            use_merge=False,
+            run_dir=None,
+            track_best_outputs=False,
+            cache_evaluation=False,
+            raise_on_exception=True,
+        )
+
+    def _evolution(
+        self, phase: Phase, result: GEPAResult[Rollout, int], usage: Mapping[str, float]
+    ) -> Evolution:
+        contexts = phase.contexts(result)
+        scores = [tuple(row[i] for i in sorted(row)) for row in result.val_subscores]
+        slots = top_of_frontier(scores, self._size)
+        adapter, reflector = phase.adapter, phase.reflector
+        total = self._reflection.usage
+        return Evolution(
+            Population(tuple(contexts[i] for i in slots), tuple(scores[i] for i in slots)),
+            tuple(Candidate(c, row) for c, row in zip(contexts, scores, strict=True)),
+            metric_calls=adapter.metric_calls,
+            generate_calls=adapter.generate_calls,
+            reflection_calls=reflector.calls,
+            proposals=reflector.jobs,
+            accepted=len(contexts) - len(phase.start),
+            rejected=dict(reflector.gate.rejected),
+            reflection_usage={key: value - usage.get(key, 0) for key, value in total.items()},
+        )

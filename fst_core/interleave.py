@@ -1,0 +1,92 @@
+"""THE algorithm: fast and slow phases, interleaved.
+
+    cycle c:  1. evolve the K contexts on the problems of the next T steps, against the current
+                 weights, starting from the contexts of cycle c - 1          (fast weights)
+              2. take T optimizer steps on those problems, every group's G rollouts spread over
+                 the K contexts, the advantage taken once per problem        (slow weights)
+
+Phases are plain records. Whoever runs them (the command line, a Prefect flow) calls `run_phase`
+on each in order; a run that died goes on at its checkpoint's next phase.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fst_core.config import NoFast, NoSlow, RunConfig
+
+if TYPE_CHECKING:
+    from fst_core.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class FastPhase:
+    """Evolve contexts on the problems of slow steps [start, stop)."""
+
+    cycle: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPhase:
+    """Take slow steps [start, stop)."""
+
+    cycle: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatePhase:
+    """Measure on held-out problems after `start` slow steps."""
+
+    cycle: int
+    start: int
+
+
+Phase = FastPhase | SlowPhase | EvaluatePhase
+
+
+def plan(config: RunConfig) -> list[Phase]:
+    """Every phase of a run, in order; the index in this list is what a checkpoint remembers."""
+    steps, every = config.loop.steps, config.evaluation.every
+    if isinstance(config.fast, NoFast) and isinstance(config.slow, NoSlow):
+        return [EvaluatePhase(0, 0)]
+    phases: list[Phase] = [EvaluatePhase(0, 0)]
+    for cycle, start in enumerate(range(0, steps, config.loop.cycle_steps)):
+        stop = min(start + config.loop.cycle_steps, steps)
+        if not isinstance(config.fast, NoFast):
+            phases.append(FastPhase(cycle, start, stop))
+        marks = [s for s in range(start + 1, stop) if every and s % every == 0]
+        for a, b in zip([start, *marks], [*marks, stop], strict=True):
+            if not isinstance(config.slow, NoSlow):
+                phases.append(SlowPhase(cycle, a, b))
+            if b == steps or (every and b % every == 0):
+                phases.append(EvaluatePhase(cycle, b))
+    return phases
+
+
+def run_phase(session: "Session", phase: Phase) -> None:
+    """Do one phase: everything it measures goes to the journal, then maybe a checkpoint."""
+    match phase:
+        case FastPhase(cycle, start, stop):
+            session.evolve(cycle, start, stop)
+        case SlowPhase(_, start, stop):
+            for _ in range(start, stop):
+                session.step()
+        case EvaluatePhase(_, step):
+            session.evaluate(step)
+    session.finish_phase(phase)
+
+
+def remaining(session: "Session") -> Iterator[Phase]:
+    """The phases that are still to be run, from the session's position on."""
+    yield from plan(session.config)[session.next_phase :]
+
+
+def interleave(session: "Session") -> None:
+    """Run everything that is left of a run, in this process."""
+    for phase in remaining(session):
+        run_phase(session, phase)
+    session.finish()

@@ -1,0 +1,118 @@
+"""The append-only event log of a run, and the source of truth for every number about it.
+
+One JSON object a line: `seq` (0, 1, 2, ...), `time` (Unix seconds), `kind`, and the kind's fields:
+
+    run         config (resolved), versions, git, data, problems (ids by split hash)
+    fast        cycle, step, evolution (see fast.base.Evolution), seconds, ledger
+    slow        step, metrics {name: value}, seconds, ledger
+    rollouts    step, loop ("slow" | "fast"), sample [{problem, context, text, reward, feedback}]
+    evaluation  step, context ("seed" | "best" | "none"), context_id, metrics {name: value}, ledger
+    checkpoint  step, name, next_phase
+    rewind      to: readers forget every earlier event with seq > to
+    end         step, seconds by part, ledger
+
+`ledger` = {"slow_rollouts", "fast_rollouts", "evaluation_rollouts", "slow_tokens", "fast_tokens",
+"evaluation_tokens", "generate_calls"}, cumulative over the run. `seconds` is wall time since the
+previous event of the same loop began; it and `time` are the only fields that differ between two
+runs of the same config and seed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+CLOCK_FIELDS = frozenset({"seq", "time", "seconds"})
+"""Fields left out when two journals are compared."""
+
+
+class JournalError(RuntimeError):
+    """A journal that cannot be read or written; the message names the file and line."""
+
+
+def read_events(path: Path) -> list[Event]:
+    """Every whole event in file order, rewinds included; a torn last line is ignored.
+
+    Raises:
+        JournalError: if a line other than the last is damaged, or a sequence number is missing.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    events: list[Event] = []
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is torn
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise JournalError(f"{path}:{number}: damaged line ({error})") from error
+        if event["seq"] != len(events):
+            raise JournalError(f"{path}:{number}: sequence {event['seq']}, expected {len(events)}")
+        events.append(event)
+    return events
+
+
+def effective(events: list[Event]) -> list[Event]:
+    """The events that still count: what each rewind covers, and the rewinds, removed."""
+    kept: list[Event] = []
+    for event in events:
+        if event["kind"] == "rewind":
+            while kept and kept[-1]["seq"] > event["to"]:
+                kept.pop()
+        else:
+            kept.append(event)
+    return kept
+
+
+def comparable(events: list[Event]) -> list[Event]:
+    """Effective events without clock fields: equal for two runs of one config and seed."""
+    return [
+        {key: value for key, value in event.items() if key not in CLOCK_FIELDS}
+        for event in effective(events)
+    ]
+
+
+class Journal:
+    """The one writer of a run's journal; every append is flushed and synced to disk."""
+
+    def __init__(self, path: Path):
+        events = read_events(path)
+        self.path = path
+        self.next_seq = len(events)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._cut_torn_line()
+        self._file = path.open("ab")
+
+    def _cut_torn_line(self) -> None:
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(self.path, whole)
+
+    def append(self, kind: str, fields: Mapping[str, Any]) -> Event:
+        """Write one event durably and return it.
+
+        Raises:
+            ValueError: if a field is NaN, infinite or no JSON type.
+        """
+        event = {"seq": self.next_seq, "time": time.time(), "kind": kind, **fields}
+        line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.next_seq += 1
+        return event
+
+    def rewind(self, to: int) -> None:
+        """Tell readers to forget every event after sequence number `to` (-1: all)."""
+        if self.next_seq > to + 1:
+            self.append("rewind", {"to": to})
+
+    def close(self) -> None:
+        self._file.close()
+

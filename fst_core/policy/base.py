@@ -1,0 +1,75 @@
+"""The seams of the model: an Engine samples token ids; a Policy formats chats and scores them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fst_core.records import Completion
+
+
+class ContextTooLong(ValueError):
+    """A prompt and its completion do not fit the model's window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn."""
+
+    temperature: float = 1.0
+    max_new_tokens: int = 32
+
+
+class Engine(Protocol):
+    """Draws completions from the CURRENT weights; the only place where text is generated.
+
+    A rollout's draws depend on its own seed and prompt alone, not on its neighbours in the batch
+    (beyond floating-point rounding). `rollouts` and `calls` count what was generated, for the
+    ledger to be checked against.
+    """
+
+    rollouts: int
+    calls: int
+    tokens: int
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion per prompt (token ids), in order.
+
+        Raises:
+            ContextTooLong: if a prompt plus `max_new_tokens` passes the window.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """The model as fast phase, slow phase and evaluation see it."""
+
+    version: int
+    """Slow steps behind the current weights."""
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat, ending where the assistant's turn begins."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> list[Completion]:
+        """Completions from the engine; `sampling` None takes the run's own."""
+        ...
+
+    def kl_to_base(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+    ) -> list[list[float]]:
+        """Per token, log pi(y_t) - log pi_base(y_t) of given completions under the same prompts.
+
+        Natural log, at the sampling temperature; ragged like `completions`.
+        """
+        ...

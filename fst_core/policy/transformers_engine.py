@@ -1,0 +1,139 @@
+"""Generation with a plain transformers model: batched prefill, cached decode, seeded sampling."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from fst_core.policy.base import ContextTooLong, Sampling
+from fst_core.policy.noise import gumbel, seed_tensor
+from fst_core.records import Completion, StopReason
+
+
+def left_pad(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, both (B, T) int64, padded on the left."""
+    width = max(map(len, rows))
+    ids_BT = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask_BT = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids_BT[i, width - len(row) :] = torch.tensor(row, dtype=torch.long)
+        mask_BT[i, width - len(row) :] = 1
+    return ids_BT.to(device), mask_BT.to(device)
+
+
+def positions(mask_BT: torch.Tensor) -> torch.Tensor:
+    """Position ids that ignore left padding, so that padding changes nothing."""
+    return (mask_BT.cumsum(-1) - 1).clamp(min=0)
+
+
+class TransformersEngine:
+    """Draws completions from a live transformers model, in batches of similar prompt length."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_ids: frozenset[int],
+        batch_size: int,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.stop_ids = stop_ids
+        self.batch_size = batch_size
+        self.window: int = getattr(model.config, "max_position_embeddings", 1 << 30)
+        self.rollouts = self.calls = self.tokens = 0
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion per prompt, in order (see `fst_core.policy.base.Engine`).
+
+        Raises:
+            ContextTooLong: if a prompt plus `max_new_tokens` passes the model's window.
+        """
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
+        longest = max(map(len, prompts), default=0)
+        if longest + sampling.max_new_tokens > self.window:
+            raise ContextTooLong(
+                f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} passes "
+                f"the model's window of {self.window}; shorten contexts.max_tokens or the problems"
+            )
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        done: dict[int, Completion] = {}
+        training = self.model.training
+        self.model.eval()
+        try:
+            for start in range(0, len(order), self.batch_size):
+                rows = order[start : start + self.batch_size]
+                batch = self._batch([prompts[i] for i in rows], [seeds[i] for i in rows], sampling)
+                done.update(zip(rows, batch, strict=True))
+        finally:
+            self.model.train(training)
+        self.calls += 1
+        self.rollouts += len(prompts)
+        self.tokens += sum(len(c.token_ids) for c in done.values())
+        return [done[i] for i in range(len(prompts))]
+
+    @torch.no_grad()
+    def _batch(
+        self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
+    ) -> list[Completion]:
+        """Prefill once, then decode; rows that have stopped leave the batch."""
+        device = self.model.device
+        ids_BT, mask_BT = left_pad(prompts, self._pad_id(), device)
+        position_BT = positions(mask_BT)
+        cache: Any = DynamicCache(config=self.model.config)
+        noise_B2 = seed_tensor(seeds, device)
+        stop = torch.tensor(sorted(self.stop_ids), device=device)
+        live_B = torch.arange(len(prompts), device=device)
+        tokens_B: list[list[int]] = [[] for _ in prompts]
+        logps_B: list[list[float]] = [[] for _ in prompts]
+        for t in range(sampling.max_new_tokens):
+            logits_BV = self.model(
+                input_ids=ids_BT,
+                attention_mask=mask_BT,
+                position_ids=position_BT,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            token_B, logp_B = self._draw(logits_BV, noise_B2, t, sampling.temperature)
+            rows = live_B.tolist()
+            for row, token, logp in zip(rows, token_B.tolist(), logp_B.tolist(), strict=True):
+                tokens_B[row].append(token)
+                logps_B[row].append(logp)
+            keep_B = ~torch.isin(token_B, stop)
+            if not bool(keep_B.any()):
+                break
+            position_BT = position_BT[:, -1:] + 1
+            if not bool(keep_B.all()):
+                cache.batch_select_indices(keep_B.nonzero().squeeze(1))
+                live_B, token_B, noise_B2 = live_B[keep_B], token_B[keep_B], noise_B2[keep_B]
+                position_BT, mask_BT = position_BT[keep_B], mask_BT[keep_B]
+            ids_BT = token_B[:, None]
+            mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(live_B), 1)], dim=1)
+        return [
+            self._completion(tokens, logps, len(prompt))
+            for tokens, logps, prompt in zip(tokens_B, logps_B, prompts, strict=True)
+        ]
+
+    @staticmethod
+    def _draw(
+        logits_BV: torch.Tensor, noise_B2: torch.Tensor, position: int, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logp_BV = torch.log_softmax(logits_BV.float() / temperature, dim=-1)
+        token_B = (logp_BV + gumbel(noise_B2, position, logp_BV.shape[-1])).argmax(-1)
+        return token_B, logp_BV.gather(1, token_B[:, None]).squeeze(1)
+
+    def _completion(self, tokens: list[int], logps: list[float], prompt: int) -> Completion:
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        stopped = tokens[-1] in self.stop_ids
+        reason = StopReason.STOP if stopped else StopReason.LENGTH
+        return Completion(tuple(tokens), tuple(logps), str(text), reason, prompt)
+
+    def _pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""The contexts of a run as HTML: per cycle texts, scores, lineage, and the diff to the parent."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fst_core.journal import Event
+from fst_core.records import content_id
+from fst_core.report.markup import Markup, details, esc, join, number_text, table, tag
+from fst_core.report.runs import RunLog
+from fst_core.report.tables import mean_score
+
+Json = Mapping[str, Any]
+
+
+def run_contexts(run: RunLog) -> Markup:
+    """Every cycle of one run; a context's text stands where it first appears."""
+    texts = known_texts(run)
+    seen: set[str] = set()
+    parts = [_cycle(event, texts, seen) for event in run.of("fast")]
+    title = f"{run.id}: {len(parts)} cycles, {len(seen)} contexts held"
+    return details(title, *parts)
+
+
+def known_texts(run: RunLog) -> dict[str, str]:
+    """Text of every context the journal shows, by context id."""
+    texts = [run.config.get("contexts", {}).get("seed", "")]
+    texts += [context["text"] for event in run.of("fast") for context in _all_contexts(event)]
+    return {content_id(text): text for text in texts}
+
+
+def _all_contexts(event: Event) -> Iterator[Json]:
+    evolution = event["evolution"]
+    yield from evolution["population"]["contexts"]
+    yield from (candidate["context"] for candidate in evolution.get("candidates", ()))
+
+
+def _cycle(event: Event, texts: Mapping[str, str], seen: set[str]) -> Markup:
+    population = event["evolution"]["population"]
+    contexts = population["contexts"]
+    scores = population["scores"] or [[]] * len(contexts)
+    rows, bodies = [], []
+    for slot, (context, row) in enumerate(zip(contexts, scores, strict=True)):
+        name = content_id(context["text"])
+        fresh = name not in seen
+        rows.append(_slot_row(slot, name, context, row, fresh))
+        if fresh:
+            seen.add(name)
+            bodies.append(_context(name, context, texts))
+    headers = ("slot", "context", "anchor mean", "operator", "parents", "born", "")
+    return tag(
+        "section",
+        tag("h3", f"Cycle {event['cycle']}, after slow step {event['step']}"),
+        tag("p", _cost(event["evolution"]), class_="soft"),
+        table(headers, rows),
+        *bodies,
+        _rest(event["evolution"], {content_id(context["text"]) for context in contexts}),
+    )
+
+
+def _slot_row(slot: int, name: str, context: Json, scores: Sequence[Any], fresh: bool) -> list[Any]:
+    parents = ", ".join(context["parents"]) or "none"
+    anchors = f"{number_text(mean_score(scores))} ({len(scores)} anchors)" if scores else "–"
+    return [
+        slot,
+        tag("code", name),
+        anchors,
+        context["operator"],
+        tag("code", parents),
+        f"cycle {context['cycle']}",
+        "new" if fresh else "kept",
+    ]
+
+
+def _cost(evolution: Json) -> str:
+    refused = ", ".join(f"{n} {reason}" for reason, n in evolution.get("rejected", {}).items())
+    usage = ", ".join(f"{k} {v:g}" for k, v in evolution.get("reflection_usage", {}).items())
+    return (
+        f"{evolution.get('metric_calls', 0)} metric calls in {evolution.get('generate_calls', 0)} "
+        f"generate calls; {evolution.get('proposals', 0)} proposals, "
+        f"{evolution.get('accepted', 0)} accepted; refused before evaluation: {refused or 'none'}"
+        f"; reflection: {evolution.get('reflection_calls', 0)} calls{usage and f', {usage}'}."
+    )
+
+
+def _context(name: str, context: Json, texts: Mapping[str, str]) -> Markup:
+    parents = [parent for parent in context["parents"] if parent in texts]
+    body: list[Markup] = [tag("pre", context["text"])]
+    if context["parents"] and not parents:
+        body.append(tag("p", "No parent's text is in the journal.", class_="soft"))
+    body += [
+        join(tag("p", "Diff to parent ", tag("code", parent)), diff(texts[parent], context["text"]))
+        for parent in parents
+    ]
+    return details(join(tag("code", name), f" by {context['operator']}"), *body)
+
+
+def diff(old: str, new: str) -> Markup:
+    """Line by line what `new` removes from and adds to `old`; equal lines stay."""
+    before, after = old.splitlines(), new.splitlines()
+    parts: list[Markup] = []
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind == "equal":
+            parts.append(esc("".join(f"  {line}\n" for line in before[a:b])))
+        else:
+            parts += [tag("del", f"- {line}") for line in before[a:b]]
+            parts += [tag("ins", f"+ {line}") for line in after[c:d]]
+    return tag("pre", *parts)
+
+
+def _rest(evolution: Json, held: set[str]) -> Markup:
+    rows = []
+    for candidate in evolution.get("candidates", ()):
+        context = candidate["context"]
+        name = content_id(context["text"])
+        if name not in held:
+            score = number_text(mean_score(candidate["scores"]))
+            rows.append(
+                [tag("code", name), score, context["operator"], tag("pre", context["text"])]
+            )
+    if not rows:
+        return Markup()
+    headers = ("context", "anchor mean", "operator", "text")
+    return details(f"{len(rows)} accepted candidates that no slot holds", table(headers, rows))

@@ -1,0 +1,137 @@
+"""What a study says, in sentences computed from its summary: where an arm beats rl, where not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fst_core.report.markup import number_text
+from fst_core.report.summary import BASELINE
+
+Json = Mapping[str, Any]
+
+LABELS = {
+    "rollouts_to_peak": "rollouts to rl's peak reward",
+    "final_kl": "KL to the base model at the end",
+    "final_reward": "final reward",
+    "final_seed_reward": "final reward under the seed context",
+    "training_seconds": "training wall time",
+}
+UNITS = {
+    "rollouts_to_peak": ("training rollouts", 0),
+    "final_kl": ("nats per token", 3),
+    "final_reward": ("mean@k", 3),
+    "final_seed_reward": ("mean@k", 3),
+    "training_seconds": ("s", 1),
+}
+
+
+def challenger(summary: Json) -> str | None:
+    """The arm the headline speaks of: fst, else the first arm that is compared with rl."""
+    compared = summary["comparisons"]
+    preferred = [name for name in compared if name != "base"] or list(compared)
+    return "fst" if "fst" in compared else next(iter(preferred), None)
+
+
+def headline(summary: Json) -> str:
+    """One paragraph: where the challenger beats rl, where that is unsure, and where it does not."""
+    arm = challenger(summary)
+    if arm is None:
+        return _without_comparison(summary)
+    groups: dict[str, list[str]] = {"clear": [], "unsure": [], "equal": [], "worse": [], "none": []}
+    for metric, found in summary["comparisons"][arm].items():
+        groups[_group(metric, found, summary)].append(LABELS[metric])
+    sentences = [
+        _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
+        _sentence(f"{arm} is ahead of rl, but not certainly (see below), on", groups["unsure"]),
+        _sentence(f"{arm} does not beat rl on", groups["worse"]),
+        _sentence(f"{arm} and rl are equal on", groups["equal"]),
+        _sentence("Nothing can be said, for want of data, on", groups["none"]),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _without_comparison(summary: Json) -> str:
+    arms = [name for name, arm in summary["arms"].items() if arm["counted"]]
+    if not arms:
+        return "No run has an evaluation yet, so there is nothing to compare."
+    if BASELINE not in arms:
+        return f"Nothing is compared: there is no evaluated rl run (evaluated: {', '.join(arms)})."
+    return "Nothing is compared: rl is the only arm with evaluations."
+
+
+def _sentence(start: str, labels: list[str]) -> str:
+    return f"{start}: {', '.join(labels)}." if labels else ""
+
+
+def _group(metric: str, found: Json, summary: Json) -> str:
+    if metric == "rollouts_to_peak" and not rl_learned(summary):
+        return "none"
+    if found["better"] is None:
+        return "none" if found["difference"] is None else "equal"
+    if not found["better"]:
+        return "worse"
+    return "clear" if found["certain"] else "unsure"
+
+
+def rl_learned(summary: Json) -> bool:
+    """Whether the rl arm's mean curve ever rose above its first evaluation."""
+    peak = summary["rl_peak"]
+    return peak is not None and peak["step"] > peak["start"]
+
+
+def findings(summary: Json, arm: str) -> list[str]:
+    """One sentence per compared number: both values, the difference, and how sure it is."""
+    compared = summary["comparisons"][arm]
+    sentences = [_peak_finding(summary, arm)]
+    sentences += [
+        _finding(arm, metric, found)
+        for metric, found in compared.items()
+        if metric != "rollouts_to_peak" and found["difference"] is not None
+    ]
+    return sentences
+
+
+def _finding(arm: str, metric: str, found: Json) -> str:
+    unit, digits = UNITS[metric]
+    mine, theirs = number_text(found["arm"], digits), number_text(found["rl"], digits)
+    label = f"{LABELS[metric][0].upper()}{LABELS[metric][1:]}"
+    return f"{label}: {arm} {mine} against {theirs} {unit}{_sureness(found, digits)}."
+
+
+def _sureness(found: Json, digits: int) -> str:
+    if found["interval"] is None:
+        return f" (no interval: {found['pairs']} of the seeds can be paired)"
+    low, high = (number_text(bound, digits) for bound in found["interval"])
+    zero = "leaves out zero" if found["certain"] else "includes zero"
+    return (
+        f" (difference {number_text(found['difference'], digits)}, 95% interval over "
+        f"{found['pairs']} seeds {low} to {high}, which {zero})"
+    )
+
+
+def _peak_finding(summary: Json, arm: str) -> str:
+    peak = summary["rl_peak"]
+    if not rl_learned(summary):
+        return (
+            "rl never rose above its first evaluation, so rollouts to its peak say nothing "
+            f"(reward {number_text(peak['reward'])})."
+        )
+    to_peak = summary["arms"][arm]["to_rl_peak"]
+    start = f"rl's mean curve peaks at {number_text(peak['reward'])} (step {peak['step']})"
+    point, rl = to_peak["mean_curve"], summary["arms"][BASELINE]["to_rl_peak"]["mean_curve"]
+    seeds = f"{to_peak['reached']} of {len(to_peak['seeds'])} seeds got there on their own"
+    if point is None:
+        return f"{start}; {arm}'s mean curve never reaches it ({seeds})."
+    sure = _sureness(summary["comparisons"][arm]["rollouts_to_peak"], 0)
+    return (
+        f"{start}, after {number_text(rl['rollouts'], 0)} rollouts; {arm}'s mean curve is there at "
+        f"step {point['step']}, after {number_text(point['rollouts'], 0)} rollouts"
+        f"{_ratio(rl['rollouts'], point['rollouts'])}{sure}, at KL {number_text(point['kl'])} "
+        f"against {number_text(rl['kl'])} nats per token, {number_text(point['seconds'], 1)} s of "
+        f"training against {number_text(rl['seconds'], 1)} s; {seeds}."
+    )
+
+
+def _ratio(rl: float, mine: float) -> str:
+    if not mine or not rl:
+        return ""
+    return f", {rl / mine:.1f} times fewer" if mine <= rl else f", {mine / rl:.1f} times more"

@@ -1,0 +1,123 @@
+"""Run folders as a report reads them: config, effective events, and what is missing, in words."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fst_core.journal import Event, JournalError, effective, read_events
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """One run folder: its resolved config, the events that count, and a note on what is missing."""
+
+    folder: str
+    """Folder name, for example "fst-s0"."""
+    experiment: str
+    """Config name."""
+    arm: str
+    seed: int
+    config: dict[str, Any]
+    events: tuple[Event, ...]
+    """Effective events: nothing that a rewind covers."""
+    note: str
+    """One sentence on what is missing; empty for a run that ended and was evaluated."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.arm}-s{self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run reached its end event."""
+        return any(event["kind"] == "end" for event in self.events)
+
+    @property
+    def evolves(self) -> bool:
+        """Whether the run has a fast part: its headline context is then the best of its slots."""
+        return self.config.get("fast", {}).get("type", "none") != "none"
+
+    @property
+    def last_step(self) -> int:
+        """The last slow step any event speaks of."""
+        return max((event["step"] for event in self.events if "step" in event), default=0)
+
+    def of(self, kind: str) -> Iterator[Event]:
+        """The events of one kind, in order."""
+        return (event for event in self.events if event["kind"] == kind)
+
+
+def read_run(folder: Path) -> RunLog:
+    """Read one run folder; whatever is absent or damaged becomes the note, never an exception."""
+    events, trouble = _read_journal(folder)
+    config = _read_config(folder / "config.json") or _started_with(events)
+    arm, _, seed = folder.name.rpartition("-s")
+    run = RunLog(
+        folder=folder.name,
+        experiment=str(config.get("name", folder.absolute().parent.name)),
+        arm=str(config.get("arm", arm or folder.name)),
+        seed=int(config.get("seed", seed if seed.isdecimal() else 0)),
+        config=config,
+        events=tuple(events),
+        note="",
+    )
+    return _with_note(run, trouble or _what_is_missing(run))
+
+
+def _with_note(run: RunLog, note: str) -> RunLog:
+    fields = (run.folder, run.experiment, run.arm, run.seed, run.config, run.events)
+    return RunLog(*fields, note=note)
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunLog]:
+    """Read run folders, in order; a second folder of the same arm and seed only leaves a note."""
+    runs: list[RunLog] = []
+    first: dict[str, str] = {}
+    for folder in folders:
+        run = read_run(Path(folder))
+        if run.id in first:
+            note = f"Left out: the same arm and seed as {first[run.id]}, read before it."
+            run = RunLog(run.folder, run.experiment, run.arm, run.seed, run.config, (), note)
+        first.setdefault(run.id, f"{run.experiment}/{run.folder}")
+        runs.append(run)
+    return runs
+
+
+def _read_journal(folder: Path) -> tuple[list[Event], str]:
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return [], "No journal was found: the run never started here."
+    try:
+        return effective(read_events(path)), ""
+    except (JournalError, KeyError, TypeError) as error:
+        reason = str(error).replace(f"{folder}/", "")
+        return [], f"The journal is damaged and none of it was used: {reason}."
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _started_with(events: Sequence[Event]) -> dict[str, Any]:
+    return next((event["config"] for event in events if event["kind"] == "run"), {})
+
+
+def _what_is_missing(run: RunLog) -> str:
+    planned = run.config.get("loop", {}).get("steps")
+    of_planned = f" of {planned}" if planned is not None else ""
+    parts = []
+    if not run.finished:
+        last = run.events[-1]["kind"] if run.events else "none"
+        parts.append(
+            f"The run has not ended: it stands at slow step {run.last_step}{of_planned} "
+            f"(last event: {last})."
+        )
+    if not any(run.of("evaluation")):
+        parts.append("It has no evaluations, so no figure or mean includes it.")
+    return " ".join(parts)

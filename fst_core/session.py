@@ -1,0 +1,371 @@
+"""A run while it is alive: warm model, optimizer and engine, its journal and its checkpoints."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from fst_core.checkpoint import CheckpointError, State, list_checkpoints, read_state, write_checkpoint
+from fst_core.config import NoFast, RunConfig
+from fst_core.environments.base import Environment
+from fst_core.environments.registry import make_environment
+from fst_core.evaluation.reward import Evaluation, evaluate
+from fst_core.fast.base import FastPart
+from fst_core.fast.registry import make_fast
+from fst_core.interleave import FastPhase, Phase, plan
+from fst_core.journal import Journal, effective, read_events
+from fst_core.policy.base import Sampling
+from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.provenance import config_hash, provenance
+from fst_core.randomness import preserved, set_seeds
+from fst_core.records import (
+    Completion,
+    Context,
+    Problem,
+    Rollout,
+    Split,
+    seeded,
+    to_json,
+)
+from fst_core.rollouts import Pair, roll_out
+from fst_core.slow.base import SlowPart
+from fst_core.slow.registry import make_slow
+
+SAMPLE_ROLLOUTS = 4
+"""Rollouts shown in the journal per step or evaluation."""
+
+
+class RunBusy(RuntimeError):
+    """Another process is writing this run's folder."""
+
+
+class RunMismatch(RuntimeError):
+    """The folder holds a run of another config."""
+
+
+@dataclass
+class Ledger:
+    """What a run has used so far, by loop; cumulative."""
+
+    slow_rollouts: int = 0
+    fast_rollouts: int = 0
+    evaluation_rollouts: int = 0
+    slow_tokens: int = 0
+    fast_tokens: int = 0
+    evaluation_tokens: int = 0
+    generate_calls: int = 0
+
+    def add(self, loop: str, rollouts: int, tokens: int) -> None:
+        """Count rollouts and generated tokens of one loop: slow, fast or evaluation."""
+        setattr(self, f"{loop}_rollouts", getattr(self, f"{loop}_rollouts") + rollouts)
+        setattr(self, f"{loop}_tokens", getattr(self, f"{loop}_tokens") + tokens)
+        self.generate_calls += 1
+
+
+@dataclass
+class Seconds:
+    """Wall time of this process by part."""
+
+    fast: float = 0.0
+    slow: float = 0.0
+    evaluation: float = 0.0
+    checkpoint: float = 0.0
+    started: float = field(default_factory=time.perf_counter)
+
+
+class Session:
+    """One run in one process. Use as a context manager; `fst_core.interleave` drives it.
+
+    Raises:
+        RunBusy: on entry, if another process writes the same folder.
+        RunMismatch: on entry, if the folder holds a run of another config.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        observer: Callable[[dict[str, Any]], None] | None = None,
+    ):
+        self.config = config
+        self.folder = folder
+        self.observer = observer
+        self.ledger = Ledger()
+        self.seconds = Seconds()
+        self.next_phase = 0
+        self.step_done = 0
+        self.population = seeded(config.contexts.seed, config.population_size)
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.folder)
+        try:
+            self._refuse_other_config()
+            self._build()
+            self._resume()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.slow is not None:
+            self.slow.close()
+        self.journal.close()
+        self._lock.close()
+
+    # Building and resuming
+
+    def _refuse_other_config(self) -> None:
+        path = self.folder / "config.json"
+        now = self.config.model_dump(mode="json")
+        if not path.exists():
+            path.write_text(json.dumps(now, indent=1, ensure_ascii=False))
+            return
+        before = json.loads(path.read_text())
+        if config_hash(before) == config_hash(now):
+            return
+        changed = ", ".join(differences(before, now))
+        raise RunMismatch(
+            f"{self.folder} holds a run of another config ({changed}); give this one another name "
+            "(--set name=...) or start afresh with --fresh"
+        )
+
+    def _build(self) -> None:
+        config = self.config
+        torch.set_num_threads(config.threads)
+        self.environment: Environment = make_environment(config.environment, config.data)
+        set_seeds(config.seed, "build", 0)
+        self.policy = LanguageModelPolicy(config.policy)
+        self.slow: SlowPart | None = make_slow(
+            config.slow, config.loop, self.policy, self.environment, self.train_problem, config.seed
+        )
+        self.fast: FastPart | None = None
+        if not isinstance(config.fast, NoFast):
+            self.fast = make_fast(
+                config.fast,
+                roll_out=self._fast_roll_out,
+                chat=self._chat,
+                run_seed=config.seed,
+                size=config.population_size,
+                max_tokens=config.contexts.max_tokens,
+                count_tokens=self.policy.count_tokens,
+            )
+        held_out = range(config.evaluation.problems)
+        self.held_out = [self.environment.problem("validation", i) for i in held_out]
+
+    def _resume(self) -> None:
+        checkpoints = list_checkpoints(self.folder / "checkpoints")
+        self.journal = Journal(self.folder / "journal.jsonl")
+        weights = None
+        if checkpoints:
+            state = read_state(checkpoints[-1])
+            if state.config_hash != config_hash(self.config.model_dump(mode="json")):
+                raise CheckpointError(f"{checkpoints[-1]} belongs to another config than this run")
+            self.journal.rewind(state.journal_seq)
+            self.population, self.next_phase = state.population, state.next_phase
+            self.step_done = state.step
+            self.ledger = Ledger(**state.ledger)
+            weights = checkpoints[-1] / "slow" if state.step and self.slow else None
+            self._record_checkpoint(checkpoints[-1].name)
+        else:
+            self.journal.rewind(-1)
+            self._record("run", provenance(self.config, self.environment))
+        if self.slow is not None:
+            self.slow.open(weights)
+
+    # The three kinds of phase
+
+    def evolve(self, cycle: int, start: int, stop: int) -> None:
+        """Fast phase: a better population for slow steps [start, stop)."""
+        assert self.fast is not None
+        began = time.perf_counter()
+        batch = self.config.loop.problems_per_step
+        problems = [self.train_problem(i) for i in range(start * batch, stop * batch)]
+        set_seeds(self.config.seed, "fast", cycle)
+        evolution = self.fast.evolve(self.population, problems, cycle)
+        self.population = evolution.population
+        took = time.perf_counter() - began
+        self.seconds.fast += took
+        fields = {"cycle": cycle, "step": start, "evolution": to_json(evolution), "seconds": took}
+        self._record("fast", {**fields, "ledger": asdict(self.ledger)})
+
+    def step(self) -> None:
+        """One slow step."""
+        assert self.slow is not None
+        began = time.perf_counter()
+        report = self.slow.step(self.population)
+        self._count("slow", [r.completion for r in report.rollouts])
+        self.step_done = report.step
+        took = time.perf_counter() - began
+        self.seconds.slow += took
+        fields = {"step": report.step, "metrics": dict(report.metrics), "seconds": took}
+        self._record("slow", {**fields, "ledger": asdict(self.ledger)})
+        self._sample("slow", report.step, report.rollouts)
+
+    def evaluate(self, step: int) -> None:
+        """Held-out measurements under the seed context and the population's best."""
+        began = time.perf_counter()
+        seed = Context(self.config.contexts.seed)
+        contexts = {"seed": seed}
+        if self.fast is not None:
+            contexts["best"] = self.population.best
+        distinct = list({c.id: c for c in contexts.values()}.values())
+        with preserved():
+            set_seeds(self.config.seed, "evaluation", step)
+            results = evaluate(
+                self.policy,
+                self._evaluation_roll_out,
+                distinct,
+                self.held_out,
+                self.config.evaluation.samples,
+                self.config.seed,
+                step,
+                self.config.evaluation.kl,
+            )
+        took = time.perf_counter() - began
+        self.seconds.evaluation += took
+        by_id = {result.context.id: result for result in results}
+        for label, context in contexts.items():
+            self._record_evaluation(step, label, by_id[context.id], took / len(contexts))
+
+    def _record_evaluation(self, step: int, label: str, result: Evaluation, took: float) -> None:
+        fields: dict[str, Any] = {"step": step, "context": label, "context_id": result.context.id}
+        fields |= {"metrics": result.metrics, "rewards": result.rewards, "seconds": took}
+        self._record("evaluation", {**fields, "ledger": asdict(self.ledger)})
+        self._sample(f"evaluation-{label}", step, result.rollouts)
+
+    # Boundaries
+
+    def finish_phase(self, phase: Phase) -> None:
+        """Move on to the next phase; write a checkpoint where the config wants one."""
+        self.next_phase += 1
+        last = self.next_phase == len(plan(self.config))
+        due = phase.cycle % self.config.checkpoint.every_cycles == 0
+        if last or due or isinstance(phase, FastPhase):
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of everything up to here."""
+        began = time.perf_counter()
+        state = State(
+            self.step_done,
+            self.next_phase,
+            self.journal.next_seq - 1,
+            self.population,
+            asdict(self.ledger),
+            config_hash(self.config.model_dump(mode="json")),
+        )
+        save_slow = self.slow.save if self.slow else None
+        root = self.folder / "checkpoints"
+        target = write_checkpoint(root, state, save_slow, self.config.checkpoint.keep)
+        self.seconds.checkpoint += time.perf_counter() - began
+        self._record_checkpoint(target.name)
+
+    def finish(self) -> None:
+        """Close the books of a run whose phases are all done."""
+        seconds = asdict(self.seconds)
+        seconds["total"] = time.perf_counter() - seconds.pop("started")
+        fields = {"step": self.step_done, "seconds": seconds, "ledger": asdict(self.ledger)}
+        self._record("end", fields)
+
+    # Plumbing
+
+    def train_problem(self, position: int) -> Problem:
+        """The problem at a position of the run's training stream."""
+        split: Split = "train"
+        return self.environment.problem(split, position)
+
+    def _fast_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
+        return self._roll_out("fast", pairs, seeds)
+
+    def _evaluation_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
+        return self._roll_out("evaluation", pairs, seeds)
+
+    def _roll_out(self, loop: str, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
+        rollouts = roll_out(self.policy, self.environment, pairs, seeds)
+        self._count(loop, [r.completion for r in rollouts])
+        return rollouts
+
+    def _count(self, loop: str, completions: Sequence[Completion]) -> None:
+        self.ledger.add(loop, len(completions), sum(len(c.token_ids) for c in completions))
+
+    def _chat(
+        self, messages: Sequence[Sequence[Mapping[str, str]]], seeds: Sequence[int]
+    ) -> list[str]:
+        """Texts the policy itself writes, for `reflection.type = "policy"`."""
+        settings = self.config.fast.reflection  # type: ignore[union-attr]
+        sampling = Sampling(settings.temperature, settings.max_new_tokens)
+        prompts = [self.policy.prompt_ids(m) for m in messages]
+        done = self.policy.generate(prompts, seeds, sampling)
+        self._count("fast", done)
+        return [c.text for c in done]
+
+    def _sample(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> None:
+        stride = max(1, len(rollouts) // SAMPLE_ROLLOUTS)
+        sample = [
+            {
+                "problem": r.problem_id,
+                "context_id": r.context_id,
+                "text": r.completion.text,
+                "reward": r.verdict.reward,
+                "feedback": list(r.verdict.feedback),
+            }
+            for r in rollouts[::stride][:SAMPLE_ROLLOUTS]
+        ]
+        self._record("rollouts", {"step": step, "loop": loop, "sample": sample})
+
+    def _record_checkpoint(self, name: str) -> None:
+        fields = {"step": self.step_done, "name": name, "next_phase": self.next_phase}
+        self._record("checkpoint", fields)
+
+    def _record(self, kind: str, fields: dict[str, Any]) -> None:
+        event = self.journal.append(kind, fields)
+        if self.observer is not None:
+            self.observer(event)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run folder's journal has reached its end."""
+    events = effective(read_events(folder / "journal.jsonl"))
+    return bool(events) and events[-1]["kind"] == "end"
+
+
+def lock(folder: Path) -> Any:
+    """Hold a run folder for this process until the returned file is closed.
+
+    Raises:
+        RunBusy: if another process holds it.
+    """
+    file = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise RunBusy(
+            f"{folder} is being written by another process (pid {owner}); wait for it or stop it"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """Dotted keys whose values differ between two JSON documents, with both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted({*before, *now})
+        return [
+            line
+            for key in keys
+            for line in differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    return [] if before == now else [f"{path} {before!r} -> {now!r}"]

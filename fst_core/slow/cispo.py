@@ -1,0 +1,183 @@
+"""The CISPO slow part: one GRPOTrainer.train() call, stepped from outside.
+
+Objective (FST Eq. 4 as TRL computes it): per token, -sg(min(rho, tau)) * A * log pi, summed over
+the completions of the step and divided by their token count, plus beta times KL to the base
+model under the same prompt. The paper averages tokens per prompt first; TRL averages over all
+tokens of the step, which weighs long completions more.
+"""
+
+import gc
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig
+
+from fst_core.config import CispoConfig, LoopConfig
+from fst_core.environments.base import Environment
+from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.randomness import set_seeds
+from fst_core.records import Population, Problem
+from fst_core.slow.base import StepReport, TrainingDiverged
+from fst_core.slow.grpo import ContextGRPOTrainer, Handover, RewardByJudge
+from fst_core.slow.stepped import Stepped
+
+METRICS = {
+    "loss": "slow/loss",
+    "reward": "slow/reward",
+    "reward_std": "slow/reward_std",
+    "frac_reward_zero_std": "slow/zero_variance_frac",
+    "kl": "slow/kl",
+    "entropy": "slow/entropy",
+    "cispo_clip_ratio": "slow/clip_frac",
+    "grad_norm": "slow/grad_norm",
+    "learning_rate": "slow/learning_rate",
+    "completions/mean_length": "slow/length_tokens",
+    "completions/clipped_ratio": "slow/truncated_frac",
+}
+"""TRL's log keys and the lab's names for them."""
+
+TRAINER_STATE = "trainer_state.json"
+
+
+def grpo_config(
+    slow: CispoConfig, loop: LoopConfig, policy: LanguageModelPolicy, folder: str
+) -> GRPOConfig:
+    """The lab's settings in TRL's terms; what is not named here keeps TRL's default."""
+    batch = loop.problems_per_step * loop.group_size
+    micro = min(slow.micro_batch, batch)
+    return GRPOConfig(
+        output_dir=folder,
+        max_steps=loop.steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=batch // micro,
+        num_generations=loop.group_size,
+        max_completion_length=policy.sampling.max_new_tokens,
+        temperature=policy.sampling.temperature,
+        loss_type="cispo",
+        epsilon_high=slow.tau,
+        beta=slow.beta,
+        scale_rewards="group" if slow.scale_by_std else "none",
+        learning_rate=slow.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=slow.warmup_steps,
+        weight_decay=0.0,
+        max_grad_norm=slow.max_grad_norm,
+        gradient_checkpointing=slow.gradient_checkpointing,
+        bf16=policy.config.autocast,
+        use_cpu=policy.model.device.type == "cpu",
+        dataloader_pin_memory=policy.model.device.type != "cpu",
+        shuffle_dataset=False,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+class CispoSlow:
+    """CISPO through TRL, its rollouts spread over the population (see `slow.base.SlowPart`)."""
+
+    def __init__(
+        self,
+        slow: CispoConfig,
+        loop: LoopConfig,
+        policy: LanguageModelPolicy,
+        environment: Environment,
+        problem_at: Callable[[int], Problem],
+        run_seed: int,
+    ):
+        self.policy = policy
+        self.loop = loop
+        self.run_seed = run_seed
+        self.folder = tempfile.TemporaryDirectory(prefix="fst-trainer-")
+        self.judge = RewardByJudge(environment, problem_at)
+        self.handover = Handover(self._before_step)
+        rows = loop.steps * loop.problems_per_step
+        self.trainer = ContextGRPOTrainer(
+            model=policy.model,
+            reward_funcs=self.judge,
+            args=grpo_config(slow, loop, policy, self.folder.name),
+            train_dataset=problem_rows(problem_at, rows),
+            processing_class=policy.tokenizer,
+            callbacks=[self.handover],
+        )
+        self.trainer.remove_callback(PrinterCallback)
+        self.trainer.bind(policy, run_seed, slow.zero_variance)
+        self.judge.trainer = self.trainer
+        self.stepped: Stepped | None = None
+
+    def open(self, checkpoint: Path | None) -> None:
+        """Enter train() and wait in front of the next step; see `slow.base.SlowPart`."""
+        resume = str(checkpoint) if checkpoint else None
+        self.stepped = Stepped(lambda: self.trainer.train(resume_from_checkpoint=resume))
+        self.stepped.resume()
+        self.policy.version = self.trainer.state.global_step
+
+    def _before_step(self, step: int) -> None:
+        assert self.stepped is not None
+        self.stepped.pause()
+        set_seeds(self.run_seed, "slow", step)
+
+    def step(self, population: Population) -> StepReport:
+        """One optimizer step; see `slow.base.SlowPart`."""
+        assert self.stepped is not None
+        self.trainer.population = population
+        self.handover.logs.clear()
+        began = time.perf_counter()
+        self.stepped.resume()
+        self.policy.version = step = self.trainer.state.global_step
+        metrics = step_metrics(self.handover.logs)
+        for name in ("slow/loss", "slow/grad_norm"):
+            if not math.isfinite(metrics.get(name, 0.0)):
+                raise TrainingDiverged(
+                    f"{name} is {metrics[name]} at step {step}; lower slow.learning_rate, then "
+                    "run again: the last checkpoint is intact"
+                )
+        logging.getLogger(__name__).debug("step %d: %.2f s", step, time.perf_counter() - began)
+        return StepReport(step, metrics, tuple(self.judge.rollouts))
+
+    def save(self, folder: Path) -> None:
+        """Weights as safetensors, optimizer and schedule as TRL resumes from them."""
+        self.policy.model.save_pretrained(folder)
+        self.policy.tokenizer.save_pretrained(folder)
+        self.trainer._save_optimizer_and_scheduler(str(folder))
+        self.trainer.state.save_to_json(os.path.join(folder, TRAINER_STATE))
+
+    def close(self) -> None:
+        """Unwind train() and remove the trainer's scratch folder."""
+        if self.stepped is not None:
+            self.stepped.close()
+        self.folder.cleanup()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def problem_rows(problem_at: Callable[[int], Problem], rows: int) -> Dataset:
+    """The run's whole problem stream, one row per position, in order and never repeated."""
+    problems = [problem_at(i) for i in range(rows)]
+    return Dataset.from_dict(
+        {
+            "prompt": [[dict(m) for m in p.messages] for p in problems],
+            "position": list(range(rows)),
+        }
+    )
+
+
+def step_metrics(logs: Mapping[str, Any]) -> dict[str, float]:
+    """TRL's logs of one step under the lab's names."""
+    return {
+        name: float(logs[key])
+        for key, name in METRICS.items()
+        if isinstance(logs.get(key), int | float)
+    }

@@ -1,6 +1,6 @@
 """What a run needs to go on after its process died: written atomically, one folder each.
 
-    checkpoints/0007/state.json   step, next phase, journal position, population, ledger, config hash
+    checkpoints/0007/state.json   step, next phase, journal position, population, ledger
     checkpoints/0007/slow/        weights (safetensors), optimizer, schedule; absent before step 1
 
 A folder appears under its name only when everything in it is on disk. A checkpoint taken after a
@@ -61,7 +61,7 @@ def write_checkpoint(
     """
     existing = list_checkpoints(root)
     previous = existing[-1] if existing else None
-    temporary = root / f".writing-{os.getpid()}"
+    temporary = root / ".writing"  # one writer: the run folder is locked
     target = root / f"{state.next_phase:04d}"
     try:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -443,7 +443,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("build", help="train from nothing and save")
     making.add_argument("--out", type=Path, required=True, help="folder to write")
-    making.add_argument("--steps", type=int, default=1200, help="optimizer steps")
+    making.add_argument("--steps", type=int, default=3500, help="optimizer steps")
     making.add_argument("--seed", type=int, default=0)
     checking = commands.add_parser("check", help="compare behaviour with the shipped policy")
     checking.add_argument("--candidate", type=Path, required=True)

@@ -162,5 +162,7 @@ def slots_for_group(size: int, population: int) -> Sequence[int]:
         ValueError: if K does not divide G.
     """
     if population < 1 or size % population:
-        raise ValueError(f"a group of {size} rollouts cannot be split evenly over {population} contexts")
+        raise ValueError(
+            f"a group of {size} rollouts cannot be split evenly over {population} contexts"
+        )
     return [i * population // size for i in range(size)]

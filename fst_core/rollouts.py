@@ -11,6 +11,17 @@ Pair = tuple[Context, Problem]
 RollOut = Callable[[Sequence[Pair], Sequence[int]], list[Rollout]]
 """(pairs, one sampling seed per pair) -> judged rollouts in the same order, in ONE engine call."""
 
+JUDGE_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a user's judge may raise; each stops the run with a sentence that names the problem."""
+
 
 class JudgeError(RuntimeError):
     """An environment's judge raised, or returned a reward that is no number in [0, 1]."""
@@ -24,14 +35,15 @@ def judge(environment: Environment, problem: Problem, text: str) -> Verdict:
     """
     try:
         verdict = environment.judge(problem, text)
-    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AssertionError) as error:
+    except JUDGE_FAULTS as error:
         raise JudgeError(
-            f"the judge of environment {environment.name!r} failed on problem {problem.id}: {error!r}"
+            f"the judge of environment {environment.name!r} failed on problem {problem.id}: "
+            f"{error!r}"
         ) from error
     if not (math.isfinite(verdict.reward) and 0 <= verdict.reward <= 1):
         raise JudgeError(
-            f"the judge of environment {environment.name!r} gave reward {verdict.reward} on problem "
-            f"{problem.id}; rewards are numbers in [0, 1]"
+            f"the judge of environment {environment.name!r} gave reward {verdict.reward} on "
+            f"problem {problem.id}; rewards are numbers in [0, 1]"
         )
     return verdict
 
@@ -48,6 +60,8 @@ def roll_out(
     prompts = [policy.prompt_ids(messages_for(context, problem)) for context, problem in pairs]
     completions = policy.generate(prompts, seeds)
     return [
-        Rollout(problem.id, context.id, done, judge(environment, problem, done.text), policy.version)
+        Rollout(
+            problem.id, context.id, done, judge(environment, problem, done.text), policy.version
+        )
         for (context, problem), done in zip(pairs, completions, strict=True)
     ]

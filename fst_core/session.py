@@ -11,8 +11,14 @@ from typing import Any, Self
 
 import torch
 
-from fst_core.checkpoint import CheckpointError, State, list_checkpoints, read_state, write_checkpoint
-from fst_core.config import NoFast, RunConfig
+from fst_core.checkpoint import (
+    CheckpointError,
+    State,
+    list_checkpoints,
+    read_state,
+    write_checkpoint,
+)
+from fst_core.config import GepaConfig, NoFast, PolicyReflection, RunConfig
 from fst_core.environments.base import Environment
 from fst_core.environments.registry import make_environment
 from fst_core.evaluation.reward import Evaluation, evaluate
@@ -300,7 +306,9 @@ class Session:
         self, messages: Sequence[Sequence[Mapping[str, str]]], seeds: Sequence[int]
     ) -> list[str]:
         """Texts the policy itself writes, for `reflection.type = "policy"`."""
-        settings = self.config.fast.reflection  # type: ignore[union-attr]
+        assert isinstance(self.config.fast, GepaConfig)
+        settings = self.config.fast.reflection
+        assert isinstance(settings, PolicyReflection)
         sampling = Sampling(settings.temperature, settings.max_new_tokens)
         prompts = [self.policy.prompt_ids(m) for m in messages]
         done = self.policy.generate(prompts, seeds, sampling)

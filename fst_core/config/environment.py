@@ -15,7 +15,7 @@ class DirectivesConfig(ConfigModel):
     """Name in tables, pools and problem ids."""
     task: Literal["echo", "first", "sum", "mixed"] = "echo"
     """Which kind of question is asked."""
-    required: tuple[str, ...] = ("answer_tags", "dashes")
+    required: tuple[str, ...] = ("answer-tag", "dashes")
     """Names of the directives an answer must obey."""
     seed: int = 0
     """Seed of the problem stream."""

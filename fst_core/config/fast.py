@@ -34,7 +34,7 @@ class PolicyReflection(ConfigModel):
 
 
 class LitellmReflection(ConfigModel):
-    """Any API model or OpenAI-compatible server, through litellm; keys come from the environment."""
+    """Any API model or OpenAI-compatible server through litellm; keys come from the environment."""
 
     type: Literal["litellm"] = "litellm"
     model: str
@@ -82,7 +82,7 @@ class GepaConfig(ConfigModel):
 
     type: Literal["gepa"] = "gepa"
     metric_calls: int = Field(256, ge=0)
-    """Rollouts a fast phase may use, one per metric call; the search stops before it would pass it."""
+    """Rollouts a fast phase may use, one a metric call; the search stops before passing it."""
     anchors: int = Field(16, ge=1)
     """Problems every accepted candidate is scored on, the first of the coming cycle's problems."""
     samples_per_anchor: int = Field(1, ge=1)

@@ -63,9 +63,9 @@ class EvaluationConfig(ConfigModel):
 class CheckpointConfig(ConfigModel):
     """What survives a dead machine."""
 
-    every_cycles: int = Field(1, ge=1)
+    every_cycles: int = Field(default=1, ge=1)
     """Cycles between checkpoints; the end of the run always has one."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Checkpoints kept; older ones are removed."""
 
 
@@ -146,11 +146,12 @@ def _merge(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         old = merged.get(key)
-        same_kind = isinstance(value, Mapping) and isinstance(old, dict)
-        if same_kind and value.get("type", old.get("type")) == old.get("type"):
+        if not isinstance(value, Mapping):
+            merged[key] = value
+        elif isinstance(old, dict) and value.get("type", old.get("type")) == old.get("type"):
             merged[key] = _merge(old, value)
         else:
-            merged[key] = dict(value) if isinstance(value, Mapping) else value
+            merged[key] = dict(value)
     return merged
 
 

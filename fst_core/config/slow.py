@@ -14,7 +14,7 @@ class NoSlow(ConfigModel):
 
 
 class CispoConfig(ConfigModel):
-    """CISPO (FST, Eq. 4): the clipped importance weight, under stop-gradient, times the advantage."""
+    """CISPO (FST, Eq. 4): clipped importance weight, under stop-gradient, times the advantage."""
 
     type: Literal["cispo"] = "cispo"
     tau: float = Field(4.0, gt=0)

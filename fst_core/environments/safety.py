@@ -17,7 +17,17 @@ SYMBOLIC = frozenset(
 
 LONGEST = 400
 """Longest formula handed to sympy (characters)."""
-POWER_OF_POWERS = 200
+POWER = re.compile(
+    r"(?<!\w)E\s*\*\*\s*\((?:[^()*]|\*(?!\*))*\)"
+    r"|\*\*\s*(?:[-+]?\s*\d{1,2}(?![\d.])|[A-Za-z](?!\w)|\(\s*[-+]?\d{1,2}\s*(?:/\s*\d{1,2}\s*)?\))"
+    r"(?!\s*\*\*)"
+)
+"""A power that is quick to evaluate: a short number, letter or fraction, or E to a formula."""
+LONG_NUMBER = re.compile(r"\d{40}|[\d.][eE][-+]?\d{3}")
+"""A number that takes long to turn into an exact fraction."""
+VAST = re.compile(r"[\d.][eE][-+]?\d{4}")
+"""A number so large or small that an exact fraction of it fills the memory; refused everywhere."""
+POWER_OF_POWERS = 40
 """Largest product of the exponents that stand behind brackets."""
 FUNCTIONS = re.compile(r"a?(?:sin|cos|tan)h?|cot|sec|csc|exp|log|ln|sqrt|Abs|pi")
 
@@ -37,18 +47,18 @@ def _plain(answer: str) -> bool:
 
 
 def _small_powers(answer: str) -> bool:
-    if re.search(
-        r"\*\*\s*[-+]?\s*[\w.]+\s*\*\*|\*\*[^()]*\*\*\s*\(?\s*\d{3}", answer.replace("^", "**")
-    ):
-        return False
-    if re.search(r"\*\*\s*\(?\s*[-+]?\s*\d{3}|\*\*\s*\([^()]*\*\*|\*\*\s*\(\s*\(", answer):
+    if len(POWER.findall(answer)) != answer.count("**"):
         return False
     outer = re.findall(r"\)\s*\*\*\s*\(?\s*[-+]?\s*(\d+)", answer)
     return prod(map(int, outer)) <= POWER_OF_POWERS
 
 
 def _formula(answer: str) -> bool:
-    if len(answer) > LONGEST or not re.fullmatch(r"[\s\w+\-*/().,]*", answer):
+    if (
+        len(answer) > LONGEST
+        or LONG_NUMBER.search(answer)
+        or not re.fullmatch(r"[\s\w+\-*/().,]*", answer)
+    ):
         return False
     names = re.findall(r"[^\W\d]\w*", answer)
     if any(len(name) > 1 and not FUNCTIONS.fullmatch(name) for name in names):
@@ -58,6 +68,8 @@ def _formula(answer: str) -> bool:
 
 def harmless(family: str, answer: str) -> bool:
     """Whether an answer may be handed to the scorer of a reasoning-gym family."""
+    if VAST.search(answer):
+        return False
     if family in EVALUATED:
         return _plain(answer)
     if family in GAMES:

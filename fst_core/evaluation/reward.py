@@ -72,7 +72,9 @@ def mean_kl(
     samples: int,
 ) -> float:
     """KL(pi || pi_base) in nats per token on the policy's own completions (estimator k1)."""
-    prompts = [policy.prompt_ids(messages_for(context, p)) for p in problems for _ in range(samples)]
+    prompts = [
+        policy.prompt_ids(messages_for(context, p)) for p in problems for _ in range(samples)
+    ]
     differences = policy.kl_to_base(prompts, [r.completion for r in rollouts])
     tokens = [value for row in differences for value in row]
     return float(np.mean(tokens))

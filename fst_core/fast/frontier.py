@@ -9,8 +9,8 @@ from gepa.gepa_utils import remove_dominated_programs
 def instance_fronts(scores: Sequence[Sequence[float]]) -> dict[int, set[int]]:
     """Per anchor, the candidates with its best score; only anchors that tell candidates apart.
 
-    An anchor nobody solves, or on which every candidate ties, has all candidates on its front and
-    would count in everyone's favour; it is left out.
+    An anchor on which every candidate ties, such as one that nobody solves, has all of them on its
+    front and would count in everyone's favour; it is left out.
 
     Args:
         scores: one row per candidate, one column per anchor; in [0, 1], higher is better.
@@ -19,7 +19,7 @@ def instance_fronts(scores: Sequence[Sequence[float]]) -> dict[int, set[int]]:
     for anchor, column in enumerate(zip(*scores, strict=True)):
         best = max(column)
         front = {index for index, score in enumerate(column) if score == best}
-        if best > 0 and len(front) < len(column):
+        if len(front) < len(column):
             fronts[anchor] = front
     return fronts
 

@@ -209,12 +209,15 @@ class Rules:
         return Proposal(job.context, "none")
 
     def _draws(self, job: Job, rng: random.Random) -> Iterator[Proposal]:
+        """Draws of operators; one that has nothing to offer for this job is not drawn again."""
         usable = {name: weight for name, (_, weight) in self._operators.items() if weight > 0}
-        for _ in range(TRIES):
-            (name,) = draw(usable, 1, rng) or [""]
-            if not name:
-                return
+        tries = 0
+        while usable and tries < TRIES:
+            (name,) = draw(usable, 1, rng)
             operator, _weight = self._operators[name]
             move = operator(job, units_of(job.context), rng)
-            if move is not None:
+            if move is None:
+                del usable[name]
+            else:
+                tries += 1
                 yield Proposal(text_of(move[0]), name, move[1])

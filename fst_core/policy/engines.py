@@ -29,4 +29,4 @@ def make_engine(
             f'policy.engine = "vllm": vllm {state} this version generates with transformers only; '
             'set policy.engine = "transformers" or "auto"'
         )
-    return TransformersEngine(model, tokenizer, stop_ids, config.batch_size)
+    return TransformersEngine(model, tokenizer, stop_ids, config.batch_size, config.autocast)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import (
@@ -18,7 +19,7 @@ from fst_core.config.model import ConfigError
 from fst_core.policy.base import Engine, Sampling
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate
-from fst_core.policy.transformers_engine import left_pad, positions
+from fst_core.policy.transformers_engine import left_pad, looking, positions
 from fst_core.records import Completion
 
 SCORING_TOKENS = 1 << 14
@@ -43,9 +44,12 @@ def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> 
             path, revision=revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"policy model {path}: cannot be loaded ({_first_line(error)})") from error
+        raise ConfigError(
+            f"policy model {path}: cannot be loaded ({_first_line(error)})"
+        ) from error
     model.eval()
-    return model.to(pick_device(config.device))
+    model.to(pick_device(config.device))  # type: ignore[arg-type]  # transformers' decorator hides it
+    return model
 
 
 def _first_line(error: Exception) -> str:
@@ -77,9 +81,10 @@ class LanguageModelPolicy:
         key = tuple((m["role"], m["content"]) for m in messages)
         if key not in self._prompts:
             chat = [{"role": role, "content": content} for role, content in key]
-            self._prompts[key] = self.tokenizer.apply_chat_template(
+            ids = self.tokenizer.apply_chat_template(
                 chat, add_generation_prompt=True, tokenize=True, return_dict=False
             )
+            self._prompts[key] = cast(list[int], ids)
         return self._prompts[key]
 
     def count_tokens(self, text: str) -> int:
@@ -95,28 +100,25 @@ class LanguageModelPolicy:
         """Completions from the engine; `sampling` None takes the run's own."""
         return self.engine.generate(prompts, seeds, sampling or self.sampling)
 
-    @torch.no_grad()
     def kl_to_base(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
     ) -> list[list[float]]:
         """Per token, log pi(y_t) - log pi_base(y_t), natural log, at the sampling temperature."""
-        training = self.model.training
-        self.model.eval()
         rows = [(tuple(p), c.token_ids) for p, c in zip(prompts, completions, strict=True)]
         differences: list[list[float]] = [[] for _ in rows]
-        for chunk in _chunks(rows):
-            batch = [rows[i] for i in chunk]
-            delta_BT = self._logprobs(self.model, batch) - self._logprobs(self.base, batch)
-            for i, delta_T in zip(chunk, delta_BT.tolist(), strict=True):
-                differences[i] = delta_T[: len(rows[i][1])]
-        self.model.train(training)
+        with looking(self.model, self.config.autocast):
+            for chunk in _chunks(rows):
+                batch = [rows[i] for i in chunk]
+                delta_BT = self._logprobs(self.model, batch) - self._logprobs(self.base, batch)
+                for i, delta_T in zip(chunk, delta_BT.tolist(), strict=True):
+                    differences[i] = delta_T[: len(rows[i][1])]
         return differences
 
     def _logprobs(
         self, model: PreTrainedModel, rows: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> torch.Tensor:
         """log pi(y_t | x, y_<t) of each row's completion, (B, longest completion), right-padded."""
-        pad = int(self.tokenizer.pad_token_id)  # type: ignore[arg-type]
+        pad = int(self.tokenizer.pad_token_id)
         width = max(len(completion) for _, completion in rows)
         full = [[*prompt, *completion] for prompt, completion in rows]
         tails = [width - len(completion) for _, completion in rows]

@@ -1,6 +1,7 @@
 """Generation with a plain transformers model: batched prefill, cached decode, seeded sampling."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +30,18 @@ def positions(mask_BT: torch.Tensor) -> torch.Tensor:
     return (mask_BT.cumsum(-1) - 1).clamp(min=0)
 
 
+@contextmanager
+def looking(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
+    """Eval mode, no gradients, and bfloat16 autocast where training uses it; all put back after."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
+            yield
+    finally:
+        model.train(training)
+
+
 class TransformersEngine:
     """Draws completions from a live transformers model, in batches of similar prompt length."""
 
@@ -38,11 +51,13 @@ class TransformersEngine:
         tokenizer: PreTrainedTokenizerBase,
         stop_ids: frozenset[int],
         batch_size: int,
+        autocast: bool = False,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
         self.batch_size = batch_size
+        self.autocast = autocast
         self.window: int = getattr(model.config, "max_position_embeddings", 1 << 30)
         self.rollouts = self.calls = self.tokens = 0
 
@@ -59,26 +74,22 @@ class TransformersEngine:
         longest = max(map(len, prompts), default=0)
         if longest + sampling.max_new_tokens > self.window:
             raise ContextTooLong(
-                f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} passes "
-                f"the model's window of {self.window}; shorten contexts.max_tokens or the problems"
+                f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} "
+                f"passes the model's window of {self.window}; lower contexts.max_tokens or "
+                "shorten the problems"
             )
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         done: dict[int, Completion] = {}
-        training = self.model.training
-        self.model.eval()
-        try:
+        with looking(self.model, self.autocast):
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
                 batch = self._batch([prompts[i] for i in rows], [seeds[i] for i in rows], sampling)
                 done.update(zip(rows, batch, strict=True))
-        finally:
-            self.model.train(training)
         self.calls += 1
         self.rollouts += len(prompts)
         self.tokens += sum(len(c.token_ids) for c in done.values())
         return [done[i] for i in range(len(prompts))]
 
-    @torch.no_grad()
     def _batch(
         self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
     ) -> list[Completion]:
@@ -136,4 +147,4 @@ class TransformersEngine:
         return Completion(tuple(tokens), tuple(logps), str(text), reason, prompt)
 
     def _pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id)  # type: ignore[arg-type]
+        return int(self.tokenizer.pad_token_id)

@@ -1,38 +1,24 @@
 """The contexts of a run as HTML: per cycle texts, scores, lineage, and the diff to the parent."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fst_core.journal import Event
+from fst_core.lineage import known_texts, line_diff, mean_score
 from fst_core.records import content_id
 from fst_core.report.markup import Markup, details, esc, join, number_text, table, tag
 from fst_core.report.runs import RunLog
-from fst_core.report.tables import mean_score
 
 Json = Mapping[str, Any]
 
 
 def run_contexts(run: RunLog) -> Markup:
     """Every cycle of one run; a context's text stands where it first appears."""
-    texts = known_texts(run)
+    texts = known_texts(run.config, run.events)
     seen: set[str] = set()
     parts = [_cycle(event, texts, seen) for event in run.of("fast")]
     title = f"{run.id}: {len(parts)} cycles, {len(seen)} contexts held"
     return details(title, *parts)
-
-
-def known_texts(run: RunLog) -> dict[str, str]:
-    """Text of every context the journal shows, by context id."""
-    texts = [run.config.get("contexts", {}).get("seed", "")]
-    texts += [context["text"] for event in run.of("fast") for context in _all_contexts(event)]
-    return {content_id(text): text for text in texts}
-
-
-def _all_contexts(event: Event) -> Iterator[Json]:
-    evolution = event["evolution"]
-    yield from evolution["population"]["contexts"]
-    yield from (candidate["context"] for candidate in evolution.get("candidates", ()))
 
 
 def _cycle(event: Event, texts: Mapping[str, str], seen: set[str]) -> Markup:
@@ -97,16 +83,14 @@ def _context(name: str, context: Json, texts: Mapping[str, str]) -> Markup:
 
 def diff(old: str, new: str) -> Markup:
     """Line by line what `new` removes from and adds to `old`; equal lines stay."""
-    before, after = old.splitlines(), new.splitlines()
-    parts: list[Markup] = []
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind == "equal":
-            parts.append(esc("".join(f"  {line}\n" for line in before[a:b])))
-        else:
-            parts += [tag("del", f"- {line}") for line in before[a:b]]
-            parts += [tag("ins", f"+ {line}") for line in after[c:d]]
-    return tag("pre", *parts)
+    elements = {"-": "del", "+": "ins"}
+    return tag(
+        "pre",
+        *(
+            tag(elements[sign], f"{sign} {line}") if sign in elements else esc(f"  {line}\n")
+            for sign, line in line_diff(old, new)
+        ),
+    )
 
 
 def _rest(evolution: Json, held: set[str]) -> Markup:

@@ -51,6 +51,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -101,10 +102,10 @@ def all_figures(summary: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) 
             if curves.loc[curves["headline"], x].notna().any():
                 draw = partial(draw_curves, curves, counted, x, summary["rl_peak"])
                 figures[f"reward_by_{x}"] = draw
-    if not populations.empty:
-        figures["populations"] = partial(draw_populations, populations)
     if any(arm["seconds"]["total"] for arm in summary["arms"].values()):
         figures["seconds"] = partial(draw_seconds, summary["arms"])
+    if not populations.empty:
+        figures["populations"] = partial(draw_populations, populations)
     return {name: to_svg(name, draw) for name, draw in figures.items()}
 
 
@@ -219,7 +220,8 @@ def draw_seconds(arms: Mapping[str, Any]) -> Figure:
         for name, width in zip(names, widths, strict=True):
             starts[name] += width
     for index, name in enumerate(names):
-        axis.text(starts[name], index, f" {starts[name]:,.0f} s", va="center")
+        place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        axis.annotate(f"{starts[name]:,.0f} s", (starts[name], index), **place)
     axis.set_xlim(0, 1.14 * max([*starts.values(), 1e-9]))
     axis.set_yticks(range(len(names)), [plain(name) for name in names])
     axis.set_xlabel("wall time (s, mean over runs)")

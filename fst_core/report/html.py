@@ -20,7 +20,8 @@ TEXT_SHOWN_CHARACTERS = 4000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 CAPTIONS = {
     "reward_by_step": "Reward against slow steps. Left: the context each arm is judged by; right: "
-    "every arm under the seed context, which shows what went into the weights.",
+    "every arm under the seed context, which shows what went into the weights. Thin: seeds; bold: "
+    "their mean; thin and dashed: runs that are not counted.",
     "reward_by_rollouts": "Reward against the rollouts training used in both loops.",
     "reward_by_kl": "Reward against the distance from the base model, under the judged context.",
     "reward_by_seconds": "Reward against training wall time; evaluation is left out.",
@@ -196,7 +197,7 @@ def _samples(runs: Sequence[RunLog]) -> Iterator[Markup]:
         yield tag("p", "No rollouts were logged.", class_="soft")
     for name, events in shown.items():
         if events:
-            yield details(f"{name}: first and last of each loop", *map(_sample, events))
+            yield details(f"{name}: first and last of each kind", *map(_sample, events))
 
 
 def _first_and_last(events: Sequence[Json]) -> list[Json]:
@@ -210,7 +211,7 @@ def _first_and_last(events: Sequence[Json]) -> list[Json]:
 def _sample(event: Json) -> Markup:
     rows = [_rollout_row(rollout) for rollout in event["sample"][:SAMPLES_SHOWN]]
     headers = ("problem", "context", "reward", "text", "feedback")
-    title = tag("h3", f"{event['loop']} loop, step {event['step']}")
+    title = tag("h3", f"{event['loop']}, step {event['step']}")
     return join(title, table(headers, rows))
 
 

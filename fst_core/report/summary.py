@@ -184,7 +184,7 @@ def _to_peak(
 
 def _used(counted: Sequence[RunLog]) -> dict[str, float | None]:
     """The last ledger of a run, averaged over the runs that count."""
-    ledgers = [
+    ledgers: list[dict[str, float]] = [
         next((event["ledger"] for event in reversed(run.events) if event.get("ledger")), {})
         for run in counted
     ]

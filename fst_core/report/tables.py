@@ -7,7 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from fst_core.config.flat import flatten
 from fst_core.journal import Event
+from fst_core.lineage import mean_score
 from fst_core.records import content_id
 from fst_core.report.runs import RunLog
 
@@ -39,12 +41,6 @@ def _frame(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
 
 def _identity(run: RunLog) -> Row:
     return {"run": run.id, "arm": run.arm, "seed": run.seed}
-
-
-def mean_score(scores: Sequence[float | None]) -> float | None:
-    """Mean over the anchors that were scored, or None where none was."""
-    known = [score for score in scores if score is not None]
-    return sum(known) / len(known) if known else None
 
 
 def training_use(ledger: Mapping[str, float]) -> dict[str, int]:
@@ -166,18 +162,6 @@ def _cycle_row(run: RunLog, event: Event) -> Row:
         "reflection_usage": json.dumps(evolution.get("reflection_usage", {}), sort_keys=True),
         "seconds": event.get("seconds"),
     }
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested config as {"loop.steps": "40", ...}: strings as they are, the rest as JSON."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{name}."))
-        else:
-            flat[name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return flat
 
 
 def settings(runs: Sequence[RunLog]) -> pd.DataFrame:

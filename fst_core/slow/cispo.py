@@ -103,16 +103,18 @@ class CispoSlow:
         self.judge = RewardByJudge(environment, problem_at)
         self.handover = Handover(self._before_step)
         rows = loop.steps * loop.problems_per_step
+        args = grpo_config(slow, loop, policy, self.folder.name)
         self.trainer = ContextGRPOTrainer(
             model=policy.model,
             reward_funcs=self.judge,
-            args=grpo_config(slow, loop, policy, self.folder.name),
+            args=args,
             train_dataset=problem_rows(problem_at, rows),
             processing_class=policy.tokenizer,
             callbacks=[self.handover],
         )
         self.trainer.remove_callback(PrinterCallback)
-        self.trainer.bind(policy, run_seed, slow.zero_variance)
+        chunks = args.gradient_accumulation_steps
+        self.trainer.bind(policy, run_seed, slow.zero_variance, chunks)
         self.judge.trainer = self.trainer
         self.stepped: Stepped | None = None
 

@@ -11,7 +11,7 @@ The loss, the advantage, the optimizer and the schedule are TRL's, untouched.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import TrainerCallback
@@ -19,9 +19,16 @@ from trl import GRPOTrainer
 
 from fst_core.environments.base import Environment
 from fst_core.policy.base import Policy
-from fst_core.records import Completion, Context, Population, Problem, Rollout, seed_of
-from fst_core.records import slots_for_group as slots
-from fst_core.rollouts import judge, messages_for
+from fst_core.records import (
+    Completion,
+    Context,
+    Population,
+    Problem,
+    Rollout,
+    seed_of,
+    slots_for_group,
+)
+from fst_core.rollouts import judge
 
 Rows = list[dict[str, Any]]
 
@@ -29,26 +36,28 @@ Rows = list[dict[str, Any]]
 class ContextGRPOTrainer(GRPOTrainer):
     """GRPO whose groups are spread over a population of contexts (FST, section 3)."""
 
-    def bind(self, policy: Policy, run_seed: int, zero_variance: str) -> None:
+    def bind(self, policy: Policy, run_seed: int, zero_variance: str, chunks: int) -> None:
         """Give the trainer what TRL's constructor has no place for."""
         self.lab_policy = policy
+        self.chunks = chunks
         self.run_seed = run_seed
         self.zero_variance = zero_variance
         self.population: Population | None = None
         self.drawn: list[Completion] = []
 
     def _generate_and_score_completions(self, inputs: Rows) -> dict[str, Any]:
-        assert self.population is not None
-        slot_G = slots(self.num_generations, len(self.population.contexts))
+        assert self.population is not None and self.model is not None
+        group = cast(int, self.num_generations)
+        slot_G = slots_for_group(group, len(self.population.contexts))
         first = self.accelerator.process_index * len(inputs)
         rows = [
-            in_context(row, self.population.contexts[slot_G[(first + i) % self.num_generations]])
+            in_context(row, self.population.contexts[slot_G[(first + i) % group]])
             for i, row in enumerate(inputs)
         ]
         batch = super()._generate_and_score_completions(rows)
         if self.zero_variance == "drop" and self.model.training:
-            alive_N = mixed_groups(batch["advantages"], self.num_generations)
-            batch = keep_rows(batch, alive_N, self.args.steps_per_generation)
+            alive_N = mixed_groups(batch["advantages"], group)
+            batch = keep_rows(batch, alive_N, self.chunks)
             tokens = self.accelerator.gather(batch["completion_mask"].sum()).sum()
             batch["num_items_in_batch"] = tokens
         return batch
@@ -110,14 +119,12 @@ class RewardByJudge:
 
     def __call__(
         self, position: Sequence[int], context: Sequence[Context], **_: Any
-    ) -> list[float]:
+    ) -> list[float | None]:
         assert self.trainer is not None
         version = self.trainer.state.global_step
         problems = [self.problem_at(p) for p in position]
         self.rollouts = [
-            Rollout(
-                problem.id, ctx.id, done, judge(self.environment, problem, done.text), version
-            )
+            Rollout(problem.id, ctx.id, done, judge(self.environment, problem, done.text), version)
             for problem, ctx, done in zip(problems, context, self.trainer.drawn, strict=True)
         ]
         return [r.verdict.reward for r in self.rollouts]

@@ -66,11 +66,13 @@ def number_faults(answer: str, reference: str) -> list[str]:
     got, wanted = (Decimal(text.replace(",", "")) for text in (found[-1], reference))
     if got == wanted:
         return faults
+    if abs(got.adjusted() - wanted.adjusted()) > 1:
+        return [*faults, "The number is wrong by orders of magnitude."]
     if abs(got - wanted) == 1:
         return [*faults, "The number is off by only one."]
     if got == -wanted:
         return [*faults, "The sign of the number is wrong."]
-    if len(str(abs(int(got)))) != len(str(abs(int(wanted)))):
+    if got.adjusted() != wanted.adjusted():
         faults.append("The number has the wrong number of digits.")
     return [*faults, f"The number is too {'large' if got > wanted else 'small'}."]
 

@@ -1,0 +1,150 @@
+"""A Prefect server for as long as a command runs, where none is configured.
+
+The server listens on the loopback interface, keeps its SQLite file in a folder of the study, and
+is shared by every process the command starts, through PREFECT_API_URL.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+
+START_SECONDS = 120
+STOP_SECONDS = 10
+DRAIN_SECONDS = 10
+IDLE_SERVICES = (
+    "CANCELLATION_CLEANUP",
+    "CLEANUP_RECONCILER",
+    "DB_VACUUM",
+    "FOREMAN",
+    "LATE_RUNS",
+    "PAUSE_EXPIRATIONS",
+    "REPOSSESSOR",
+    "SCHEDULER",
+    "TRIGGERS",
+)
+"""Services that only deployments need; without them the server starts in half the time."""
+
+
+class ServerError(RuntimeError):
+    """The temporary Prefect server did not start; the message names its log."""
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[str]:
+    """The address of the configured Prefect API, or of a server that ends with the block.
+
+    Args:
+        home: Folder of the temporary server's SQLite file and log.
+
+    Raises:
+        ServerError: if the server does not answer.
+    """
+    configured = get_current_settings().api.url
+    if configured:
+        yield configured
+        return
+    home = home.absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "server.log").open("w") as log, ended_by_sigterm():
+        with one_at_a_time(home):  # two first starts would race in the schema migration
+            process, url = _start(home, log)
+        before = os.environ.get("PREFECT_API_URL")
+        os.environ["PREFECT_API_URL"] = url
+        try:
+            with temporary_settings({PREFECT_API_URL: url}):
+                yield url
+                _drain()
+        finally:
+            os.environ.pop("PREFECT_API_URL")
+            if before is not None:
+                os.environ["PREFECT_API_URL"] = before
+            _stop(process)
+
+
+def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
+    port = free_port()
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--analytics-off"]
+    off = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
+    env = {**os.environ, **off, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
+    # A session of its own: Ctrl-C in the terminal must reach the runs before their server goes.
+    process = subprocess.Popen(
+        command, env=env, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        _wait(process, url, Path(log.name))
+    except BaseException:
+        _stop(process)
+        raise
+    return process, url
+
+
+def _wait(process: subprocess.Popen[str], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+    state = "is not answering" if process.poll() is None else f"ended ({process.returncode})"
+    raise ServerError(f"the Prefect server {state}; its log is {log}")
+
+
+def _drain() -> None:
+    """Send what is queued; without it the exit waits minutes for a server that is gone."""
+    APILogWorker.drain_all(timeout=DRAIN_SECONDS)
+    EventsWorker.drain_all(timeout=DRAIN_SECONDS)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process is inside such a block of the same folder."""
+    with (folder / "start.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that what the block started is ended too."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,104 @@
+"""One run as a flow: fast and slow phases take turns, each a task run.
+
+    python -m flows.train configs/tiny/demo.toml --arm fst --seed 0
+
+A run that died goes on at its last checkpoint; a finished one is left as it is.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, tags
+from rich.console import Console
+
+from flows.server import prefect_server
+from fst_core.config import RunConfig, load_config
+from fst_core.interleave import FastPhase, remaining
+from tasks.phases import perform
+from tasks.runs import has_ended, run_folder
+from tasks.sessions import live_session
+from tasks.show import show_contexts, show_summary
+from tasks.track import track as send
+
+
+def resolve(
+    config_path: str, arm: str | None, seed: int, overrides: tuple[str, ...], data: str | None
+) -> RunConfig:
+    """The config of one run.
+
+    Raises:
+        ConfigError: with one sentence naming the file, the key and the reason.
+    """
+    pinned = [f"seed={seed}"] + ([f"data={data}"] if data else [])
+    return load_config(config_path, arm, [*overrides, *pinned])[0]
+
+
+@flow(name="train", flow_run_name="{arm}-s{seed}", validate_parameters=False)
+def train(
+    config_path: str,
+    arm: str | None = None,
+    seed: int = 0,
+    overrides: tuple[str, ...] = (),
+    runs: str = "runs",
+    data: str | None = None,
+    track: bool = True,
+) -> dict[str, Any]:
+    """Train one arm with one seed from wherever its folder stands.
+
+    Retry the flow, never a phase: each try reopens the run at its last checkpoint.
+
+    Returns:
+        The run folder, the last evaluation's numbers, and how often MLflow could not be used.
+    """
+    config = resolve(config_path, arm, seed, overrides, data)
+    folder = run_folder(config, runs)
+    untracked = 0
+    if not has_ended(folder):
+        untracked += cycles(config, folder, track)
+    if track:
+        untracked += not send(folder, final=True)
+    metrics = show_summary(folder, untracked)
+    return {"folder": str(folder), "metrics": metrics, "untracked": untracked}
+
+
+def cycles(config: RunConfig, folder: Path, track: bool) -> int:
+    """Run every phase that is left; how often MLflow could not be used."""
+    untracked = 0
+    with live_session(config, folder) as session:
+        get_run_logger().info("%s: on from phase %d", folder, session.next_phase)
+        for phase in remaining(session):
+            record = perform(config.id, phase)
+            if isinstance(phase, FastPhase):
+                show_contexts(config.id, phase.cycle)
+            if track and record.saved:
+                untracked += not send(folder)
+        session.finish()
+    return untracked
+
+
+def main() -> None:
+    """Command line of `python -m flows.train`."""
+    parser = argparse.ArgumentParser(prog="python -m flows.train", description="Train one run.")
+    parser.add_argument("config", help="TOML file")
+    parser.add_argument("--arm", help="arm of the file; its own or a built-in one")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
+    parser.add_argument("--runs", default="runs", help="folder of all run folders")
+    parser.add_argument("--data", help="folder of versioned problem pools")
+    parser.add_argument("--retries", type=int, default=1, help="tries after a failure")
+    parser.add_argument("--no-track", action="store_true", help="send nothing to MLflow")
+    args = parser.parse_args()
+    overrides = tuple(args.set)
+    config = resolve(args.config, args.arm, args.seed, overrides, args.data)
+    home = Path(args.runs) / config.name / "prefect"
+    with prefect_server(home), tags(config.name, config.arm):
+        once = train.with_options(retries=args.retries)
+        result = once(
+            args.config, config.arm, args.seed, overrides, args.runs, args.data, not args.no_track
+        )
+    Console().print_json(data=result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+"""`fst`: run, compare and look at runs from the command line. No Prefect inside.
+
+Heavy parts load inside the commands, so that help and mistakes answer at once. Exit codes: 0 done,
+1 the run or the input failed, 2 wrong usage, 130 interrupted.
+"""
+
+import errno
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fst_core.config import RunConfig, load_config
+from fst_core.config.model import ConfigError
+from fst_core.quiet import settle_environment, settle_for
+
+if TYPE_CHECKING:
+    from fst_core.offline import Tracker
+
+KNOWN_ERRORS = frozenset(
+    {
+        "fst_core.checkpoint.CheckpointError",
+        "fst_core.config.model.ConfigError",
+        "fst_core.environments.errors.DataError",
+        "fst_core.fast.reflection.ReflectionError",
+        "fst_core.journal.JournalError",
+        "fst_core.policy.base.ContextTooLong",
+        "fst_core.rollouts.JudgeError",
+        "fst_core.session.RunBusy",
+        "fst_core.session.RunMismatch",
+        "fst_core.slow.base.TrainingDiverged",
+        "fst_core.tracking.TrackingError",
+    }
+)
+"""Errors whose message is a sentence for the user, by name: their modules may not be loaded."""
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS})
+OUT_OF_MEMORY = (
+    "the GPU's memory is full: lower slow.micro_batch (training) or policy.batch_size "
+    "(generation), then run the same command again; the last checkpoint is intact"
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A lab for Fast-Slow Training: prompt evolution and RL on weights, interleaved.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Versioned pools of problems.")
+app.add_typer(data_app, name="data")
+out = Console()
+err = Console(stderr=True)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of a run or study.")]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting.")
+]
+RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Read problems from pools in DIR.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Remove an earlier run and start again.")]
+NoTrack = Annotated[bool, typer.Option("--no-track", help="Keep out of MLflow.")]
+
+
+def say(text: str) -> None:
+    """A line on stderr, as it is."""
+    err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.callback()
+def settings(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of any error.")
+    ] = False,
+) -> None:
+    """What holds for every command; `main` reads --debug itself."""
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    arm: Annotated[
+        str | None, typer.Option(help="Arm of the study; else the config's own.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Run seed; else the config's own.")] = None,
+    changes: Overrides = None,
+    runs: RunsRoot = Path("runs"),
+    data: DataFolder = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan and cost; stop.")] = False,
+    fresh: Fresh = False,
+    no_track: NoTrack = False,
+) -> None:
+    """Run one arm with one seed, or go on where it stopped."""
+    seeds = [] if seed is None else [f"seed={seed}"]
+    resolved, _ = load_config(config, arm, [*_assignments(changes, data), *seeds])
+    if dry_run:
+        _show_plan(resolved)
+        return
+    from fst_core.offline import execute, holds_finished, remove_run
+    from fst_core.study import run_folder
+
+    settle_for(resolved)
+    folder = run_folder(runs, resolved)
+    if fresh and remove_run(folder):
+        say(f"removed the earlier run in {folder}")
+    if holds_finished(folder, resolved):
+        say(f"{folder} is finished; --fresh would run it again")
+        _show_summary(folder)
+        return
+    with _resumable(f"{folder} is"):
+        tracker = execute(resolved, folder, out, say, track=not no_track)
+    _show_summary(folder)
+    _tell_if_behind(tracker, folder)
+
+
+@app.command()
+def compare(
+    config: ConfigFile,
+    arms: Annotated[list[str] | None, typer.Option(help="Arms; repeat or separate by ','.")] = None,
+    seeds: Annotated[
+        list[str] | None, typer.Option(help="Seeds; repeat or separate by ','.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once.")] = None,
+    changes: Overrides = None,
+    runs: RunsRoot = Path("runs"),
+    data: DataFolder = None,
+    fresh: Fresh = False,
+    no_track: NoTrack = False,
+) -> None:
+    """Run every arm with every seed, each in its own process, and report on them."""
+    from fst_core.offline import remove_run
+    from fst_core.study import expand, failures, find_runs, run_folder, run_study
+
+    chosen = _assignments(changes, data)
+    names, numbers = _split(arms), _whole_numbers(_split(seeds))
+    planned, _ = expand(config, chosen, names, numbers)
+    folders = [run_folder(runs, one) for one in planned]
+    for folder in folders if fresh else []:
+        remove_run(folder)
+    with _resumable("The runs are"):
+        outcomes = run_study(config, chosen, names, numbers, jobs, runs, _relay, track=not no_track)
+    failed = failures(outcomes)
+    begun = [outcome.folder for outcome in outcomes if (outcome.folder / "journal.jsonl").exists()]
+    if begun:
+        _report(find_runs(begun), runs / planned[0].name / "report", not no_track)
+    for sentence in failed:
+        say(f"error: {sentence}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: RunFolders,
+    target: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Else report/ beside the runs.")
+    ] = None,
+) -> None:
+    """Tables, figures and one HTML page about runs."""
+    from fst_core.study import find_runs
+
+    folders = find_runs(runs)
+    _report(folders, target or folders[0].parent / "report", track=False)
+
+
+@app.command()
+def contexts(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    cycle: Annotated[int | None, typer.Option(help="Cycle to look at; else the last.")] = None,
+) -> None:
+    """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""
+    from fst_core.context_view import lineage_tree, read_lineage, slot_panels
+
+    lineage = read_lineage(folder, cycle)
+    out.print(lineage_tree(lineage))
+    for panel in slot_panels(lineage):
+        out.print(panel)
+
+
+@app.command()
+def sync(runs: RunFolders) -> None:
+    """Send what MLflow does not have yet of each run's journal."""
+    import importlib.util
+
+    from fst_core.study import find_runs
+
+    folders = find_runs(runs)
+    if importlib.util.find_spec("mlflow") is None:
+        raise ConfigError("MLflow is not installed: pip install 'fst-lab[lab]'")
+    from fst_core.tracking import sync as send
+
+    for folder in folders:
+        sent = send(folder)
+        say(f"{folder}: {sent.metrics} metric rows and {sent.artifacts} files sent")
+
+
+@app.command()
+def doctor(runs: RunsRoot = Path("runs")) -> None:
+    """Check this machine; exit 1 if something would stop a run."""
+    from fst_core.doctor import examine
+
+    styles = {"ok": "green", "note": "yellow", "problem": "bold red"}
+    broken = False
+    for finding in examine(runs):
+        broken |= finding.level == "problem"
+        out.print(f"{finding.level:<8}", style=styles[finding.level], end="")
+        out.print(
+            f"{finding.subject}: {finding.text}", markup=False, highlight=False, soft_wrap=True
+        )
+    if broken:
+        raise typer.Exit(1)
+
+
+@data_app.command("build")
+def data_build(
+    config: ConfigFile,
+    target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of all pools.")],
+    train: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
+    validation: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
+    test: Annotated[int | None, typer.Option(min=0, help="Else as many as validation.")] = None,
+    changes: Overrides = None,
+) -> None:
+    """Write the problems a config reads as a pool, in DIR/NAME."""
+    from fst_core.environments.pools import build_pools
+    from fst_core.environments.registry import make_environment
+
+    resolved, _ = load_config(config, None, changes or [])
+    environment = make_environment(resolved.environment)
+    read = resolved.loop.steps * resolved.loop.problems_per_step
+    held_out = resolved.evaluation.problems
+    known = environment.size("test")
+    wanted = {
+        "train": read if train is None else train,
+        "validation": held_out if validation is None else validation,
+        "test": min(held_out, known if known is not None else held_out) if test is None else test,
+    }
+    folder = target / environment.name
+    manifest = build_pools(environment, folder, wanted)  # type: ignore[arg-type]
+    counts = ", ".join(f"{count} {split}" for split, count in manifest["counts"].items())
+    say(f"{folder}: {counts} problems")
+
+
+@data_app.command("check")
+def data_check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
+    manifest: Annotated[Path, typer.Option(help="The manifest git tracks.")] = Path(
+        "data.manifest.json"
+    ),
+) -> None:
+    """Compare every pool file with the manifest."""
+    from fst_core.environments.pools import check_pools
+
+    check_pools(folder, manifest)
+    say(f"{folder}: every file is as {manifest} says")
+
+
+@data_app.command("manifest")
+def data_manifest(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
+    target: Annotated[Path, typer.Option("--out", metavar="FILE", help="Manifest to write.")],
+) -> None:
+    """Write the hashes of all pool files."""
+    from fst_core.environments.errors import DataError
+    from fst_core.environments.pools import write_manifest
+
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    say(f"{target}: {len(write_manifest(folder, target))} files")
+
+
+def _assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:
+    """The --set options, and --data as one of them."""
+    from fst_core.study import data_override
+
+    return [*(changes or []), *([] if data is None else [data_override(data)])]
+
+
+def _split(values: Sequence[str] | None) -> list[str]:
+    return [part.strip() for value in values or () for part in value.split(",") if part.strip()]
+
+
+def _whole_numbers(values: Sequence[str]) -> list[int]:
+    try:
+        return [int(value) for value in values]
+    except ValueError as error:
+        raise typer.BadParameter(f"--seeds: {error}") from error
+
+
+def _relay(run_id: str, line: str) -> None:
+    out.print(f"{run_id:<10} {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _resumable(what: str) -> Iterator[None]:
+    """Turn Ctrl-C into a message with the command that goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        words = [word for word in sys.argv[1:] if word != "--fresh"]
+        say(f"interrupted; {what} resumable: {shlex.join(['fst', *words])}")
+        raise typer.Exit(130) from error
+
+
+def _show_plan(config: RunConfig) -> None:
+    from fst_core.cost import cost_rows, estimate
+    from fst_core.interleave import plan
+    from fst_core.progress import units
+
+    out.print(config.model_dump_json(indent=2), markup=False, highlight=False, soft_wrap=True)
+    cost, phases = estimate(config), plan(config)
+    done = units(phases)
+    cycles = len({phase.cycle for phase in phases})
+    say(
+        f"plan: {cycles} cycles in {len(phases)} phases: {done['fast']} fast phases, "
+        f"{done['slow']} slow steps, {done['evaluation']} evaluations"
+    )
+    table = Table("what", "how much", title=f"cost of {config.name}/{config.id}")
+    for row in cost_rows(cost, config):
+        table.add_row(*row)
+    err.print(table)
+    if cost.idle_fast_phases:
+        say(
+            f"warning: in {cost.idle_fast_phases} fast phases, fast.metric_calls does not pay for "
+            "one search step; raise it, or lower fast.anchors, fast.minibatch or fast.proposals"
+        )
+
+
+def _show_summary(folder: Path) -> None:
+    from fst_core.summary import summary_rows
+
+    table = Table("what", "how much", title=str(folder))
+    for row in summary_rows(folder):
+        table.add_row(*row)
+    out.print(table)
+
+
+def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
+    if tracker is not None and tracker.behind:
+        say(f"MLflow does not have all of this run; when it is back: fst sync {folder}")
+
+
+def _report(folders: Sequence[Path], target: Path, track: bool) -> None:
+    from fst_core.report import make_report, summary_table
+
+    made = make_report(folders, target)
+    out.print(summary_table(made.summary))
+    for name in ("report", "summary"):
+        out.print(f"{name}: {made.paths[name]}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"tables and figures: {target}", markup=False, highlight=False, soft_wrap=True)
+
+
+def sentence_for(error: BaseException) -> str | None:
+    """What to tell of an error instead of its traceback; None for one nobody foresaw."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    if names & KNOWN_ERRORS:
+        return str(error)
+    if any(name.endswith("OutOfMemoryError") for name in names):
+        return OUT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; what was written is intact, so the run can go on later"
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: known errors become one sentence and exit code 1."""
+    settle_environment()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped run closes its files
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        app(words, prog_name="fst")
+    except Exception as error:
+        sentence = sentence_for(error)
+        if debug or sentence is None:
+            traceback.print_exc()
+        else:
+            say(f"error: {sentence}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The contexts of a run for a terminal: lineage tree, texts, anchor scores, diffs to parents."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+from rich.tree import Tree
+
+from fst_core.config.model import ConfigError
+from fst_core.journal import effective, read_events
+from fst_core.lineage import known_texts, line_diff, mean_score
+from fst_core.records import content_id
+
+STYLES = {"+": "green", "-": "red", " ": "dim"}
+
+
+@dataclass
+class Member:
+    """A context that some slot held: where it comes from, and its anchor mean per cycle."""
+
+    text: str
+    parents: tuple[str, ...] = ()
+    operator: str = "seed"
+    born: int = 0
+    means: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Every context a run held up to a cycle, and the slots after that cycle, best first."""
+
+    members: Mapping[str, Member]
+    texts: Mapping[str, str]
+    slots: tuple[str, ...]
+    cycle: int
+
+
+def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:
+    """The lineage in a run's journal, up to one cycle or to the last.
+
+    Raises:
+        ConfigError: if the folder holds no run, or no fast phase of that cycle.
+        JournalError: if the journal is damaged.
+    """
+    events = effective(read_events(folder / "journal.jsonl"))
+    if not events:
+        raise ConfigError(f"{folder}: no run here (no journal.jsonl with events)")
+    phases = [event for event in events if event["kind"] == "fast"]
+    known = [event["cycle"] for event in phases]
+    if not phases:
+        raise ConfigError(
+            f"{folder}: this run has no fast phase yet, so its contexts never changed"
+        )
+    last = known[-1] if cycle is None else cycle
+    if last not in known:
+        raise ConfigError(f"{folder}: no fast phase of cycle {last}; there are 0 to {known[-1]}")
+    config = next((event["config"] for event in events if event["kind"] == "run"), {})
+    members: dict[str, Member] = {}
+    for event in phases[: known.index(last) + 1]:
+        _remember(members, event)
+    contexts = phases[known.index(last)]["evolution"]["population"]["contexts"]
+    slots = tuple(dict.fromkeys(content_id(context["text"]) for context in contexts))
+    return Lineage(members, known_texts(config, events), slots, last)
+
+
+def _remember(members: dict[str, Member], event: Mapping[str, Any]) -> None:
+    evolution = event["evolution"]
+    population = evolution["population"]
+    scored = [(c["context"], c["scores"]) for c in evolution["candidates"]]
+    rows = population["scores"] or [[]] * len(population["contexts"])
+    for context, scores in [*scored, *zip(population["contexts"], rows, strict=True)]:
+        name = content_id(context["text"])
+        facts = (context["text"], tuple(context["parents"]), context["operator"], context["cycle"])
+        member = members.setdefault(name, Member(*facts))
+        mean = mean_score(scores)
+        if mean is not None:
+            member.means[event["cycle"]] = mean
+
+
+def ancestors(lineage: Lineage) -> set[str]:
+    """The slots and every context they descend from."""
+    wanted, waiting = set[str](), list(lineage.slots)
+    while waiting:
+        name = waiting.pop()
+        if name in lineage.members and name not in wanted:
+            wanted.add(name)
+            waiting += lineage.members[name].parents
+    return wanted
+
+
+def lineage_tree(lineage: Lineage) -> Tree:
+    """The slots and their ancestors, each below its first known parent."""
+    wanted = ancestors(lineage)
+    tree = Tree(Text(f"contexts after the fast phase of cycle {lineage.cycle}", style="bold"))
+    placed: set[str] = set()
+
+    def grow(branch: Tree, parent: str | None) -> None:
+        for name in sorted(wanted, key=lambda n: (lineage.members[n].born, n)):
+            known = [p for p in lineage.members[name].parents if p in wanted]
+            if name not in placed and (known[0] if known else None) == parent:
+                placed.add(name)
+                grow(branch.add(_label(lineage, name)), name)
+
+    grow(tree, None)
+    return tree
+
+
+def _label(lineage: Lineage, name: str) -> Text:
+    member = lineage.members[name]
+    label = Text(name, style="cyan")
+    label.append(f"  {member.operator}, cycle {member.born}", style="default")
+    if member.means:
+        label.append(f"  anchors {_means(member.means)}", style="default")
+    if name in lineage.slots:
+        label.append(f"  slot {lineage.slots.index(name)}", style="bold green")
+    if len(member.parents) > 1:
+        label.append(f"  also from {', '.join(member.parents[1:])}", style="dim")
+    return label
+
+
+def _means(means: Mapping[int, float]) -> str:
+    """The newest anchor means, oldest first; each against the weights of its cycle."""
+    return " ".join(f"c{cycle} {mean:.2f}" for cycle, mean in sorted(means.items())[-4:])
+
+
+def slot_panels(lineage: Lineage) -> Iterator[RenderableType]:
+    """For each distinct slot: its text and the difference to each parent."""
+    for place, name in enumerate(lineage.slots):
+        member = lineage.members[name]
+        parts: list[RenderableType] = [Text(member.text)]
+        for parent in member.parents:
+            if parent in lineage.texts:
+                parts.append(Text(f"\nagainst parent {parent}", style="bold"))
+                parts.append(diff_text(line_diff(lineage.texts[parent], member.text)))
+        score = f", anchor mean {member.means[max(member.means)]:.3f}" if member.means else ""
+        title = Text(f"slot {place}: {name} by {member.operator}{score}")
+        yield Panel(Group(*parts), title=title, title_align="left")
+
+
+def diff_text(pairs: Sequence[tuple[str, str]]) -> Text:
+    """Signed lines in colour."""
+    text = Text()
+    for number, (sign, line) in enumerate(pairs):
+        text.append(("\n" if number else "") + f"{sign} {line}", style=STYLES[sign])
+    return text

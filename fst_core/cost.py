@@ -1,0 +1,193 @@
+"""What a run will cost, from its config alone: rollouts, tokens, steps, engine calls, disk.
+
+Upper bounds, except for the slow loop, whose rollouts are exact. Loads no torch: the number of
+parameters is read from the header of the weights' files.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fst_core.config import (
+    GepaConfig,
+    HuggingFaceReflection,
+    NoFast,
+    NoSlow,
+    PolicyReflection,
+    RunConfig,
+    Smollm2Policy,
+)
+from fst_core.interleave import EvaluatePhase, FastPhase, plan
+from fst_core.policy.locate import cache_folder, locate
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+WEIGHTS_AND_ADAM = 3
+"""Copies of the parameters in a checkpoint: weights and Adam's two moments, all of one type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Upper bounds of one fast phase."""
+
+    rollouts: int = 0
+    calls: int = 0
+    reflections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run uses at most."""
+
+    slow_rollouts: int
+    fast_rollouts: int
+    evaluation_rollouts: int
+    reflections: int
+    """Texts written by the reflection."""
+    tokens: int
+    """Generated tokens of the policy, every completion taken at full length."""
+    optimizer_steps: int
+    generate_calls: int
+    fast_phases: int
+    idle_fast_phases: int
+    """Fast phases whose metric calls do not pay for a single search step."""
+    evaluations: int
+    parameters: int | None
+    """None where the weights are not on this machine yet."""
+    checkpoint_bytes: int | None
+    """Disk for checkpoints, the one being written included."""
+
+
+def estimate(config: RunConfig) -> Cost:
+    """The cost of a whole run.
+
+    Raises:
+        ConfigError: if a local policy folder does not exist.
+    """
+    phases = plan(config)
+    fast = [p for p in phases if isinstance(p, FastPhase)]
+    searches = [search_bounds(config, p.stop - p.start) for p in fast]
+    looks = sum(isinstance(p, EvaluatePhase) for p in phases)
+    steps = 0 if isinstance(config.slow, NoSlow) else config.loop.steps
+    slow = steps * config.loop.problems_per_step * config.loop.group_size
+    contexts = 1 if isinstance(config.fast, NoFast) else 2
+    evaluation = looks * contexts * config.evaluation.problems * config.evaluation.samples
+    searched = sum(s.rollouts for s in searches)
+    reflected = _own_tokens(config) * sum(s.reflections for s in searches)
+    parameters = count_parameters(config)
+    return Cost(
+        slow_rollouts=slow,
+        fast_rollouts=searched,
+        evaluation_rollouts=evaluation,
+        reflections=sum(s.reflections for s in searches),
+        tokens=(slow + searched + evaluation) * config.policy.max_new_tokens + reflected,
+        optimizer_steps=steps,
+        generate_calls=steps + looks + sum(s.calls for s in searches),
+        fast_phases=len(fast),
+        idle_fast_phases=sum(s.reflections == 0 for s in searches),
+        evaluations=looks,
+        parameters=parameters,
+        checkpoint_bytes=_checkpoint_bytes(config, steps, parameters),
+    )
+
+
+def search_bounds(config: RunConfig, steps: int) -> Search:
+    """Most rollouts, engine calls and reflections of the fast phase before `steps` slow steps.
+
+    A search step costs at least its parents' minibatches, calls the engine three times at most
+    (parents, children, an accepted child's anchors), and only begins while its worst case fits.
+    """
+    fast = config.fast
+    if not isinstance(fast, GepaConfig):
+        return Search()
+    problems = min(fast.anchors, steps * config.loop.problems_per_step)
+    anchors = problems * fast.samples_per_anchor
+    if anchors > fast.metric_calls:
+        return Search()
+    minibatches = fast.proposals * fast.minibatch
+    spare = fast.metric_calls - anchors - (2 * minibatches + anchors)
+    rounds = 0 if spare < 0 else spare // minibatches + 1
+    rollouts = fast.metric_calls if rounds else anchors
+    per_round = 4 if _own_tokens(config) else 3  # the policy's own reflections are a call as well
+    return Search(rollouts, 1 + per_round * rounds, rounds * fast.proposals)
+
+
+def _own_tokens(config: RunConfig) -> int:
+    """Most tokens of one reflection, where the policy itself writes it; else 0."""
+    if not isinstance(config.fast, GepaConfig):
+        return 0
+    reflection = config.fast.reflection
+    return reflection.max_new_tokens if isinstance(reflection, PolicyReflection) else 0
+
+
+def _checkpoint_bytes(config: RunConfig, steps: int, parameters: int | None) -> int | None:
+    if not steps:
+        return 0
+    if parameters is None:
+        return None
+    size = parameters * DTYPE_BYTES[config.policy.dtype] * WEIGHTS_AND_ADAM
+    return size * (config.checkpoint.keep + 1)
+
+
+def count_parameters(config: RunConfig) -> int | None:
+    """Parameters of the policy by its safetensors headers; None where they are not here.
+
+    Raises:
+        ConfigError: if a local policy folder does not exist.
+    """
+    if isinstance(config.policy, Smollm2Policy):
+        folder: Path | str = cache_folder() / "smollm2-135m"  # locate() would convert it now
+    else:
+        folder, _ = locate(config.policy)
+    if not isinstance(folder, Path):
+        return None
+    counts = [count for file in folder.glob("*.safetensors") for count in _tensor_sizes(file)]
+    return sum(counts) or None
+
+
+def _tensor_sizes(file: Path) -> Iterator[int]:
+    """Elements of each tensor of a safetensors file, whose header is 8 bytes of length and JSON."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            yield math.prod(tensor["shape"])
+
+
+def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
+    """The cost as (what, how much) lines for people."""
+    total = cost.slow_rollouts + cost.fast_rollouts + cost.evaluation_rollouts
+    looks = f"at most {cost.evaluation_rollouts:,} in {cost.evaluations} evaluations"
+    here = f"{cost.parameters:,}" if cost.parameters else "unknown: not on this machine yet"
+    return [
+        ("slow rollouts", f"{cost.slow_rollouts:,}"),
+        ("fast rollouts", f"at most {cost.fast_rollouts:,} in {cost.fast_phases} phases"),
+        ("evaluation rollouts", looks),
+        ("all rollouts", f"at most {total:,}"),
+        ("generated tokens", f"at most {cost.tokens:,}"),
+        ("optimizer steps", f"{cost.optimizer_steps:,}"),
+        ("generate calls", f"at most {cost.generate_calls:,}"),
+        ("reflections", f"at most {cost.reflections:,}{_reflecting(config)}"),
+        ("parameters", here),
+        ("checkpoints on disk", _size(cost.checkpoint_bytes)),
+    ]
+
+
+def _reflecting(config: RunConfig) -> str:
+    if not isinstance(config.fast, GepaConfig):
+        return ""
+    reflection = config.fast.reflection
+    model = reflection.model if isinstance(reflection, HuggingFaceReflection) else ""
+    return f" by {reflection.type} {model}".rstrip()
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "unknown: the weights are not on this machine yet"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"about {count:,.0f} {unit}"
+        count = round(count / 1000)
+    return f"about {count:,.0f} TB"

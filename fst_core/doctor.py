@@ -1,0 +1,175 @@
+"""What works on this machine: one line per check, with a remedy where something is wrong."""
+
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
+
+Level = Literal["ok", "note", "problem"]
+
+DISTRIBUTION = "fst-lab"
+REQUIRED = ("transformers", "trl", "gepa", "pydantic", "reasoning-gym")
+OPTIONAL = {
+    "mlflow": "runs are not tracked",
+    "prefect": "flows cannot be run; `fst run` needs none",
+    "dvc": "data and results cannot be reproduced by stage",
+    "boto3": "checkpoints cannot be sent to S3",
+}
+VLLM_ABSENT = "not installed; completions come from transformers (a GPU machine may want vllm)"
+LEAST_FREE_BYTES = 2_000_000_000
+CONNECT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: `note` is worth knowing, `problem` stops runs."""
+
+    level: Level
+    subject: str
+    text: str
+
+
+def examine(folder: Path) -> Iterator[Finding]:
+    """Every check in turn; `folder` is where runs are written."""
+    yield check_python()
+    yield check_torch()
+    ranges = tested_ranges()
+    for name in REQUIRED:
+        yield check_package(name, ranges.get(name))
+    for name, without in OPTIONAL.items():
+        yield check_optional(name, ranges.get(name), without)
+    yield check_vllm()
+    yield check_tracking()
+    yield check_disk(folder)
+
+
+def tested_ranges() -> dict[str, Requirement]:
+    """The versions the package asks for, extras included; empty where it is not installed."""
+    try:
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {r.name: r for r in map(Requirement, lines)}
+
+
+def check_python() -> Finding:
+    """Python 3.11 or newer."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 11):
+        return Finding("problem", "python", f"{version}; the lab needs 3.11 or newer")
+    return Finding("ok", "python", version)
+
+
+def check_torch() -> Finding:
+    """torch imports, and whether it sees a GPU."""
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
+        return Finding("problem", "torch", f"cannot be imported ({error}); pip install torch")
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+        return Finding("note", "torch", f"{torch.__version__}, {built}; no GPU is used")
+    memory = torch.cuda.get_device_properties(0).total_memory / 1e9
+    name = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+    return Finding("ok", "torch", f"{torch.__version__}, {name}, {memory:.0f} GB")
+
+
+def installed(name: str) -> str | None:
+    """A package's version, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_package(name: str, wanted: Requirement | None) -> Finding:
+    """A package the lab cannot do without, in the tested range."""
+    version = installed(name)
+    if version is None:
+        return Finding("problem", name, f"not installed; pip install '{wanted or name}'")
+    return _in_range(name, version, wanted)
+
+
+def _in_range(name: str, version: str, wanted: Requirement | None) -> Finding:
+    if wanted is None or wanted.specifier.contains(version, prereleases=True):
+        return Finding("ok", name, version)
+    asked = f"{wanted.name}{wanted.specifier}"
+    return Finding("problem", name, f"{version} is untested; pip install '{asked}'")
+
+
+def check_optional(name: str, wanted: Requirement | None, without: str) -> Finding:
+    """A package that adds something; its absence is no problem."""
+    version = installed(name)
+    if version is None:
+        return Finding(
+            "note", name, f"not installed: {without} (pip install '{DISTRIBUTION}[lab]')"
+        )
+    return _in_range(name, version, wanted)
+
+
+def check_vllm() -> Finding:
+    """Whether vLLM is here."""
+    version = installed("vllm")
+    return Finding("note", "vllm", version or VLLM_ABSENT)
+
+
+def check_tracking() -> Finding:
+    """Whether the MLflow address answers; nothing is written to it."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not uri:
+        return Finding("ok", "tracking", "mlflow.db in the working folder (no MLFLOW_TRACKING_URI)")
+    shown = re.sub(r"//[^/@]*@", "//***@", uri)
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https"):
+        return _answers(shown, parts.hostname or "", parts.port or _PORTS[parts.scheme])
+    if parts.scheme == "sqlite":
+        return _opens(shown, Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    return Finding("ok", "tracking", f"{shown} (not probed)")
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def _answers(shown: str, host: str, port: int) -> Finding:
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        advice = "start it (`make services`) or unset MLFLOW_TRACKING_URI; runs go on without it"
+        return Finding("problem", "tracking", f"{shown} does not answer ({error}); {advice}")
+    return Finding("ok", "tracking", f"{shown} answers")
+
+
+def _opens(shown: str, path: Path) -> Finding:
+    if not path.exists():
+        good = path.absolute().parent.is_dir()
+        text = "will be made" if good else "cannot be made: its folder does not exist; make it"
+        return Finding("ok" if good else "problem", "tracking", f"{shown} {text}")
+    try:
+        with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as database:
+            database.execute("select name from sqlite_master").fetchall()
+    except sqlite3.Error as error:
+        return Finding("problem", "tracking", f"{shown} is no readable database ({error})")
+    return Finding("ok", "tracking", f"{shown} opens")
+
+
+def check_disk(folder: Path) -> Finding:
+    """Free space where runs are written."""
+    place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.is_dir())
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:.0f} GB free in {place}"
+    if not os.access(place, os.W_OK):
+        return Finding("problem", "disk", f"{place} is not writable; choose another --runs folder")
+    if free < LEAST_FREE_BYTES:
+        return Finding("problem", "disk", f"{text}; free some space, or choose another --runs")
+    return Finding("ok", "disk", text)

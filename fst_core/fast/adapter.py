@@ -1,0 +1,133 @@
+"""How gepa sees the lab: contexts scored on problems through one roll-out call, and the ledger."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from gepa.core.adapter import EvaluationBatch, ProposalFn
+
+from fst_core.fast.reflection import Example
+from fst_core.records import Context, Problem, Rollout
+from fst_core.rollouts import RollOut
+
+COMPONENT = "context"
+"""The only component of a gepa candidate."""
+
+Texts = dict[str, str]
+Batch = EvaluationBatch[Example, Rollout]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A data instance of gepa: a problem and the rollouts to average into its score."""
+
+    problem: Problem
+    samples: int = 1
+
+
+@dataclass
+class Failure:
+    """Remembers the first error raised inside its `with` block, and lets it through."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.error is None and isinstance(error, Exception):
+            self.error = error
+
+
+class Adapter:
+    """What gepa evaluates through, and the ledger: one metric call is one rollout.
+
+    The n-th rollout of a phase samples with `seed_of(run_seed, "fast", cycle, n)`.
+    """
+
+    propose_new_texts: ProposalFn | None = None
+    """gepa 0.1.4 never calls the reflection of an adapter that lacks this attribute."""
+
+    def __init__(
+        self, roll_out: RollOut, start: Sequence[Context], seeds: Callable[[int], int]
+    ) -> None:
+        self._roll_out = roll_out
+        self._seeds = seeds
+        self._start = start
+        self.waiting: list[tuple[Context, Batch]] = []
+        self.failure = Failure()
+        self.rewarded: dict[tuple[str, str], Example] = {}
+        self.metric_calls = self.generate_calls = self.datasets = 0
+        self.imperfect = 0
+        """Minibatches with a score below 1 so far, each of them a reason to reflect."""
+
+    def evaluate(self, batch: list[Shot], candidate: Texts, capture_traces: bool = False) -> Batch:
+        """Score the first context on the anchors; gepa 0.1.4 asks for that alone, once.
+
+        The rest of the population is scored in the same engine call and waits to join the pool.
+        """
+        others = [c for c in self._start if c.text != candidate[COMPONENT]]
+        texts = [candidate, *({COMPONENT: c.text} for c in others)]
+        first, *rest = self.batch_evaluate([(text, batch) for text in texts])
+        self.waiting = list(zip(others, rest, strict=True))
+        self.imperfect = 0
+        return first
+
+    def batch_evaluate(
+        self, items: list[tuple[Texts, list[Shot]]], *, capture_traces: bool = True
+    ) -> list[Batch]:
+        """Score every (candidate, shots) item through one roll-out call."""
+        pairs = [
+            (Context(candidate[COMPONENT]), shot.problem)
+            for candidate, shots in items
+            for shot in shots
+            for _ in range(shot.samples)
+        ]
+        seeds = [self._seeds(self.metric_calls + n) for n in range(len(pairs))]
+        rollouts = self._roll_out(pairs, seeds)
+        self.metric_calls += len(pairs)
+        self.generate_calls += 1
+        if len(rollouts) != len(pairs):
+            raise ValueError(f"{len(pairs)} roll-outs asked for, {len(rollouts)} came back")
+        judged = iter(rollouts)
+        return [self._batch(shots, judged) for _, shots in items]
+
+    def _batch(self, shots: Sequence[Shot], judged: Iterator[Rollout]) -> Batch:
+        outputs, scores, traces = [], [], []
+        for shot in shots:
+            rollouts = list(islice(judged, shot.samples))
+            rewards = [rollout.verdict.reward for rollout in rollouts]
+            examples = [example_of(shot.problem, rollout) for rollout in rollouts]
+            self._remember(examples)
+            outputs.append(rollouts[0])
+            scores.append(sum(rewards) / len(rewards))
+            traces.append(examples[0])
+        self.imperfect += any(score < 1 for score in scores)
+        return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
+
+    def _remember(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            if example.reward > 0:
+                self.rewarded[example.problem, example.response] = example
+
+    def make_reflective_dataset(
+        self, candidate: Texts, eval_batch: Batch, components_to_update: list[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The minibatch's examples, as the records gepa passes on to reflection."""
+        with self.failure:
+            self.datasets += 1
+            traces = eval_batch.trajectories or []
+            return {COMPONENT: [{"example": example} for example in traces]}
+
+
+def example_of(problem: Problem, rollout: Rollout) -> Example:
+    """A rollout as reflection sees it: the question, the answer and the verdict, no reference."""
+    verdict = rollout.verdict
+    return Example(problem.text, rollout.completion.text, verdict.reward, verdict.feedback)

@@ -1,0 +1,157 @@
+"""The offline runner: one run in this process, watched, tracked and resumable, without Prefect."""
+
+import errno
+import fcntl
+import importlib.util
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from fst_core.config import RunConfig
+from fst_core.config.model import ConfigError
+from fst_core.interleave import plan, remaining, run_phase
+from fst_core.journal import Event, effective, read_events
+from fst_core.progress import watched
+from fst_core.provenance import config_hash
+from fst_core.study import LOG, is_run_folder
+
+Say = Callable[[str], None]
+
+TRACKING_SHARE = 0.05
+"""Most of a run's time that tracking may take between checkpoints."""
+NOT_INSTALLED = "MLflow is not installed, so this run is not tracked (pip install 'fst-lab[lab]')."
+
+
+class Tracker:
+    """Sends a run to MLflow after its checkpoints; what fails is said once and stops nothing."""
+
+    def __init__(self, folder: Path, say: Say):
+        self.folder = folder
+        self.say = say
+        self.behind = False
+        """Whether the newest try failed, so that MLflow lacks what the journal holds."""
+        self._warned = False
+        self._not_before = 0.0
+
+    def see(self, event: Event) -> None:
+        """Sync after a checkpoint, unless the last sync was slow and only just ended."""
+        if event["kind"] == "checkpoint" and time.monotonic() >= self._not_before:
+            self.sync()
+
+    def sync(self) -> None:
+        """Send what MLflow does not have yet."""
+        from fst_core.tracking import TrackingError, sync  # noqa: PLC0415  (seconds to import)
+
+        began = time.monotonic()
+        try:
+            sync(self.folder)
+            self.behind = False
+        except TrackingError as error:
+            self.behind = True
+            if not self._warned:
+                self.say(f"warning: {error}; the run goes on")
+            self._warned = True
+        ended = time.monotonic()
+        self._not_before = ended + (ended - began) / TRACKING_SHARE
+
+
+def make_tracker(folder: Path, wanted: bool, say: Say) -> Tracker | None:
+    """The tracker of a run; None where it is not wanted or MLflow is not installed."""
+    if not wanted:
+        return None
+    if importlib.util.find_spec("mlflow") is None:
+        say(NOT_INSTALLED)
+        return None
+    return Tracker(folder, say)
+
+
+def holds_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds a finished run of exactly this config."""
+    path = folder / "config.json"
+    if not path.is_file() or not ended(folder):
+        return False
+    before, now = json.loads(path.read_text()), config.model_dump(mode="json")
+    return config_hash(before) == config_hash(now)
+
+
+def ended(folder: Path) -> bool:
+    """Whether a run folder's journal has reached its end."""
+    events = effective(read_events(folder / "journal.jsonl"))
+    return bool(events) and events[-1]["kind"] == "end"
+
+
+def execute(
+    config: RunConfig, folder: Path, console: Console, say: Say, track: bool = True
+) -> Tracker | None:
+    """Run what is left of a run, to its end.
+
+    Returns:
+        Its tracker, whose `behind` says whether MLflow lacks something.
+    Raises:
+        RunBusy: if another process runs it.
+        RunMismatch: if the folder holds a run of another config.
+    """
+    from fst_core.session import Session  # noqa: PLC0415  (torch, transformers)
+
+    tracker = make_tracker(folder, track, say)
+    sinks: list[Callable[[Event], None]] = []
+
+    def observe(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    with Session(config, folder, observe) as session:
+        if session.next_phase:
+            left = len(plan(config)) - session.next_phase
+            say(f"resuming {folder} after step {session.step_done}; {left} phases are left")
+        with watched(config, session.next_phase, console) as watcher:
+            sinks += [watcher.see, *([tracker.see] if tracker else [])]
+            for phase in remaining(session):
+                watcher.begin(phase)
+                run_phase(session, phase)
+        session.finish()
+    if tracker is not None:
+        tracker.sync()
+    return tracker
+
+
+def remove_run(folder: Path) -> bool:
+    """Remove a run's folder so that the run starts afresh; its log stays.
+
+    Returns:
+        Whether there was a run to remove.
+    Raises:
+        ConfigError: if the folder holds something, but no run; or another process writes it.
+    """
+    if not folder.exists() or {p.name for p in folder.iterdir()} <= {LOG, "lock"}:
+        return False
+    if not is_run_folder(folder):
+        raise ConfigError(
+            f"--fresh: {folder} holds no run (neither journal.jsonl nor config.json), so nothing "
+            "was removed; choose another --runs folder or name"
+        )
+    with (folder / "lock").open("a+") as lock:
+        _refuse_if_locked(lock.fileno(), folder)
+        for path in folder.iterdir():
+            if path.name in (LOG, "lock"):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return True
+
+
+def _refuse_if_locked(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise ConfigError(
+            f"--fresh: {folder} is being written by another process; stop it first"
+        ) from error

@@ -1,0 +1,229 @@
+"""A run as it is watched: a live bar on a terminal, plain lines where there is none."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fst_core.config import RunConfig
+from fst_core.interleave import EvaluatePhase, FastPhase, Phase, SlowPhase, plan
+from fst_core.journal import Event
+from fst_core.lineage import mean_score
+
+QUIET_SECONDS = 2.0
+"""Least time between two plain lines about slow steps."""
+
+
+class Watcher(Protocol):
+    """Told what a run is about to do and what it has measured."""
+
+    def begin(self, phase: Phase) -> None:
+        """A phase starts."""
+        ...
+
+    def see(self, event: Event) -> None:
+        """The journal has one event more."""
+        ...
+
+
+def phase_name(phase: Phase) -> str:
+    """A phase in words."""
+    match phase:
+        case FastPhase(cycle, _, _):
+            return f"cycle {cycle}: evolving contexts"
+        case SlowPhase(cycle, start, stop):
+            return f"cycle {cycle}: slow steps {start + 1} to {stop}"
+        case EvaluatePhase(_, start):
+            return f"evaluation at step {start}"
+
+
+@dataclass
+class Tally:
+    """Where a run stands: units of work done and left, their mean times, the newest reward.
+
+    A unit is a slow step, a fast phase or an evaluation; the time left is what each kind took on
+    average so far.
+    """
+
+    config: RunConfig
+    step: int = 0
+    reward: float | None = None
+    done: dict[str, int] = field(default_factory=lambda: {"fast": 0, "slow": 0, "evaluation": 0})
+    seconds: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.total = units(plan(self.config))
+
+    def start_at(self, next_phase: int) -> None:
+        """A run that goes on: count what lies behind it as done."""
+        self.done = units(plan(self.config)[:next_phase])
+        self.step = self.done["slow"]
+
+    def see(self, event: Event) -> None:
+        """Count one event."""
+        kind = event["kind"]
+        if kind not in self.total or event.get("context") == "best":
+            if event.get("context") == "best":
+                self.reward = event["metrics"]["evaluation/reward"]
+                self._took(kind, event["seconds"], 0)
+            return
+        self.done[kind] += 1
+        self._took(kind, event["seconds"], 1)
+        if kind == "slow":
+            self.step = event["step"]
+        if kind != "fast":
+            self.reward = event["metrics"].get(f"{kind}/reward", self.reward)
+
+    def _took(self, kind: str, seconds: float, units: int) -> None:
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+        self.measured[kind] = self.measured.get(kind, 0) + units
+
+    def rate(self) -> float | None:
+        """Slow steps a second, the rest of a cycle left out."""
+        seconds = self.seconds.get("slow", 0.0)
+        return self.measured["slow"] / seconds if seconds else None
+
+    def seconds_left(self) -> float | None:
+        """Time left; None until every kind of work that is left has been seen once."""
+        left = 0.0
+        for kind, total in self.total.items():
+            waiting = total - self.done[kind]
+            if waiting and not self.measured.get(kind):
+                return None
+            if waiting:
+                left += waiting * self.seconds[kind] / self.measured[kind]
+        return left
+
+    def line(self) -> str:
+        """Step, reward, rate and time left in one line."""
+        steps = self.config.loop.steps
+        parts = [f"step {self.step}/{steps}"] if self.total["slow"] else []
+        if not parts:
+            parts = [f"{sum(self.done.values())}/{sum(self.total.values())}"]
+        if self.reward is not None:
+            parts.append(f"reward {self.reward:.3f}")
+        rate, left = self.rate(), self.seconds_left()
+        if rate is not None:
+            parts.append(f"{rate:.2f} steps/s" if rate >= 0.1 else f"{1 / rate:.0f} s a step")
+        if left is not None:
+            parts.append(f"about {clock(left)} left")
+        return "  ".join(parts)
+
+
+def units(phases: list[Phase]) -> dict[str, int]:
+    """Fast phases, slow steps and evaluations of a list of phases."""
+    slow = sum(p.stop - p.start for p in phases if isinstance(p, SlowPhase))
+    fast = sum(isinstance(p, FastPhase) for p in phases)
+    return {"fast": fast, "slow": slow, "evaluation": len([*_looks(phases)])}
+
+
+def _looks(phases: list[Phase]) -> Iterator[Phase]:
+    return (p for p in phases if isinstance(p, EvaluatePhase))
+
+
+def clock(seconds: float) -> str:
+    """A duration as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def fast_line(event: Mapping[str, Any]) -> str:
+    """What a fast phase did."""
+    evolution = event["evolution"]
+    scores = evolution["population"]["scores"]
+    best = mean_score(scores[0]) if scores else None
+    found = f", best context {best:.3f} on its anchors" if best is not None else ""
+    return (
+        f"fast phase {event['cycle']}: {evolution['metric_calls']} rollouts, "
+        f"{evolution['accepted']} of {evolution['proposals']} proposals accepted{found} "
+        f"({event['seconds']:.1f} s)"
+    )
+
+
+def evaluation_line(event: Mapping[str, Any]) -> str:
+    """What an evaluation measured."""
+    metrics = event["metrics"]
+    drift = f", KL {metrics['evaluation/kl']:.4f}" if "evaluation/kl" in metrics else ""
+    return (
+        f"evaluation at step {event['step']}, {event['context']} context: "
+        f"reward {metrics['evaluation/reward']:.3f}{drift}"
+    )
+
+
+class Lines:
+    """Plain lines, for logs and pipes."""
+
+    def __init__(self, tally: Tally, console: Console):
+        self.tally = tally
+        self.console = console
+        self.last = 0.0
+
+    def begin(self, phase: Phase) -> None:
+        """Phases show by what they measure."""
+
+    def see(self, event: Event) -> None:
+        """One line per fast phase and evaluation; one per slow step, every 2 seconds at most."""
+        self.tally.see(event)
+        kind, now = event["kind"], time.monotonic()
+        if kind == "fast":
+            self._say(fast_line(event))
+        elif kind == "evaluation":
+            self._say(evaluation_line(event))
+        elif kind == "slow" and (now - self.last >= QUIET_SECONDS or self._last_step(event)):
+            self.last = now
+            self._say(self.tally.line())
+
+    def _last_step(self, event: Event) -> bool:
+        return bool(event["step"] == self.tally.config.loop.steps)
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Bar:
+    """A live bar below the lines about fast phases and evaluations."""
+
+    def __init__(self, tally: Tally, progress: Progress):
+        self.tally = tally
+        self.progress = progress
+        total = sum(tally.total.values())
+        done = sum(tally.done.values())
+        self.task = progress.add_task("starting", total=total, completed=done, line="")
+
+    def begin(self, phase: Phase) -> None:
+        """Name the phase beside the bar."""
+        self.progress.update(self.task, description=phase_name(phase))
+
+    def see(self, event: Event) -> None:
+        """Move the bar."""
+        self.tally.see(event)
+        if event["kind"] == "fast":
+            self.progress.console.print(fast_line(event), markup=False, highlight=False)
+        elif event["kind"] == "evaluation":
+            self.progress.console.print(evaluation_line(event), markup=False, highlight=False)
+        done = sum(self.tally.done.values())
+        self.progress.update(self.task, completed=done, line=self.tally.line())
+
+
+@contextmanager
+def watched(config: RunConfig, next_phase: int, console: Console) -> Iterator[Watcher]:
+    """A watcher for a run that starts at a phase: live on a terminal, else plain lines."""
+    tally = Tally(config)
+    tally.start_at(next_phase)
+    if not console.is_terminal:
+        yield Lines(tally, console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[line]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bar(tally, progress)

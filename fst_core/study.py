@@ -1,0 +1,249 @@
+"""A study: arms x seeds expanded into runs, each in a process of its own.
+
+A run's output goes to log.txt in its folder. A run that fails stops no other; one that is
+interrupted goes on at its last checkpoint when the study is started again.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from fst_core.config import RunConfig, StudyConfig, load_config
+from fst_core.config.model import ConfigError
+
+LOG = "log.txt"
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 20.0
+"""Time an interrupted run has to close its files before it is killed."""
+
+OnLine = Callable[[str, str], None]
+"""(run id, one line of that run's output)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run of a study ended."""
+
+    run: str
+    """Run id: arm and seed."""
+    folder: Path
+    code: int
+    """Exit status of the process; negative is a signal."""
+    seconds: float
+    reason: str
+    """The last line of a failed run's log; empty where the run reached its end."""
+
+    @property
+    def sentence(self) -> str:
+        """What to tell about a failed run."""
+        return f"{self.run} failed ({self.reason}); its log is {self.folder / LOG}"
+
+
+def expand(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    arms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+) -> tuple[list[RunConfig], StudyConfig]:
+    """Every run of a study, resolved; arms and seeds left empty are the config's own.
+
+    Raises:
+        ConfigError: if any of the runs cannot be run, or two of them are the same.
+    """
+    chosen = list(overrides)
+    _, study = load_config(path, None, chosen)
+    runs = [
+        load_config(path, arm, [*chosen, f"seed={seed}"])[0]
+        for arm in arms or study.arms
+        for seed in (seeds or study.seeds)
+    ]
+    ids = [run.id for run in runs]
+    twice = sorted({name for name in ids if ids.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{path}: {', '.join(twice)} would run twice; name each once")
+    if not runs:
+        raise ConfigError(f"{path}: the study has no arm or no seed")
+    return runs, study
+
+
+def run_folder(runs_root: Path, config: RunConfig) -> Path:
+    """Where a run lives: ROOT/NAME/ARM-sSEED."""
+    return runs_root / config.name / config.id
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder holds a run, begun or finished."""
+    return any((folder / name).is_file() for name in ("journal.jsonl", "config.json"))
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """Run folders among the paths, and those right below a path that is a study's folder.
+
+    Raises:
+        ConfigError: if a path holds no run.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        runs = [path] if is_run_folder(path) else [p for p in inside if is_run_folder(p)]
+        if not runs:
+            raise ConfigError(f"{path}: no run here (a run's folder holds journal.jsonl)")
+        found += runs
+    return list(dict.fromkeys(found))
+
+
+def run_study(
+    config_path: str | Path,
+    overrides: Iterable[str],
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    jobs: int | None,
+    runs_root: Path,
+    on_line: OnLine,
+    *,
+    track: bool = True,
+) -> list[Outcome]:
+    """Run every arm with every seed, at most `jobs` at once, each in its own process.
+
+    Args:
+        jobs: None takes the config's own.
+        on_line: told every line the runs print.
+        track: false keeps the runs out of MLflow.
+    Returns:
+        One outcome per run, in the order of arms and seeds.
+    Raises:
+        ConfigError: before anything starts, if any of the runs cannot be run.
+        KeyboardInterrupt: after every run has been stopped.
+    """
+    chosen = list(overrides)
+    runs, study = expand(config_path, chosen, arms, seeds)
+    options = [part for assignment in chosen for part in ("--set", assignment)]
+    options += ["--runs", str(runs_root)] + ([] if track else ["--no-track"])
+    commands = deque(
+        Child(run, run_folder(runs_root, run), [str(config_path), "--arm", run.arm, *options])
+        for run in runs
+    )
+    return _run_all(commands, jobs or study.jobs, on_line)
+
+
+def _run_all(waiting: "deque[Child]", jobs: int, on_line: OnLine) -> list[Outcome]:
+    everyone, running = list(waiting), list[Child]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.popleft())
+                running[-1].start()
+            time.sleep(POLL_SECONDS)
+            over = [child for child in running if child.ended()]
+            for child in running:
+                child.relay(on_line)
+            running = [child for child in running if child not in over]
+    finally:
+        stop_all(running)
+    return [child.outcome() for child in everyone]
+
+
+class Child:
+    """One run in a process of its own, its output in the run's log."""
+
+    def __init__(self, config: RunConfig, folder: Path, arguments: Sequence[str]):
+        self.config = config
+        self.folder = folder
+        self.arguments = ["run", *arguments, "--seed", str(config.seed)]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.began = self.seconds = 0.0
+        self.offset = self.shown = 0
+        self.rest = b""
+
+    def start(self) -> None:
+        """Start the process, out of reach of the terminal's Ctrl-C: `stop_all` is its one end."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / LOG
+        self.offset = self.shown = log.stat().st_size if log.exists() else 0
+        threads = {"OMP_NUM_THREADS": str(self.config.threads)}
+        environment = {**os.environ, **threads, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "fst_core.cli", *self.arguments]
+        self.began = time.monotonic()
+        with log.open("ab") as output:
+            self.process = _popen(command, output, environment)
+
+    def ended(self) -> bool:
+        """Whether the process is over; remembers how long it took."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            return False
+        self.seconds = self.seconds or time.monotonic() - self.began
+        return True
+
+    def relay(self, on_line: OnLine) -> None:
+        """Pass on the whole lines written since the last time."""
+        with (self.folder / LOG).open("rb") as log:
+            log.seek(self.shown)
+            data = log.read()
+        self.shown += len(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            on_line(self.config.id, line.decode(errors="replace"))
+
+    def outcome(self) -> Outcome:
+        """How the run ended."""
+        assert self.process is not None
+        code = self.process.returncode
+        reason = "" if code == 0 else self._reason(code)
+        return Outcome(self.config.id, self.folder, code, self.seconds, reason)
+
+    def _reason(self, code: int) -> str:
+        with (self.folder / LOG).open("rb") as log:
+            log.seek(self.offset)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        last = lines[-1].strip() if lines else "it printed nothing"
+        if code >= 0:
+            return last
+        name = signal.Signals(-code).name
+        hint = "; perhaps memory ran out" if name == "SIGKILL" else ""
+        return f"ended by {name}{hint}; last line: {last}"
+
+
+def _popen(
+    command: Sequence[str], output: BinaryIO, environment: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def stop_all(children: Iterable[Child]) -> None:
+    """Interrupt runs and wait for them; kill those that do not end. All remain resumable."""
+    processes = [c.process for c in children if c.process is not None and c.process.poll() is None]
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[str]:
+    """One sentence per run that did not reach its end."""
+    return [outcome.sentence for outcome in outcomes if outcome.code != 0]
+
+
+def data_override(folder: Path) -> str:
+    """The override that reads problems from a folder of pools."""
+    return f"data={json.dumps(str(folder))}"

@@ -1,0 +1,53 @@
+"""What one run came to, from its journal: for the end of `fst run`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fst_core.journal import Event, effective, read_events
+from fst_core.progress import clock
+
+
+def summary_rows(folder: Path) -> list[tuple[str, str]]:
+    """(what, how much) lines: rewards by context at the start and the end, use, time.
+
+    Raises:
+        JournalError: if the journal is damaged.
+    """
+    events = effective(read_events(folder / "journal.jsonl"))
+    looks = [event for event in events if event["kind"] == "evaluation"]
+    rows = [row for label in ("seed", "best", "none") for row in _rewards(looks, label)]
+    last = next((event for event in reversed(events) if "ledger" in event), None)
+    if last is not None:
+        rows += _use(last["ledger"])
+    end = next((event for event in events if event["kind"] == "end"), None)
+    if end is not None:
+        rows.append(("time of the last process", clock(end["seconds"]["total"])))
+    return rows
+
+
+def _rewards(looks: list[Event], label: str) -> list[tuple[str, str]]:
+    mine = [event for event in looks if event["context"] == label]
+    if not mine:
+        return []
+    first, last = (_measured(event["metrics"]) for event in (mine[0], mine[-1]))
+    name = f"reward under the {label} context"
+    if len(mine) == 1:
+        return [(name, last)]
+    return [(name, f"{last} at step {mine[-1]['step']}; {first} at step {mine[0]['step']}")]
+
+
+def _measured(metrics: Mapping[str, Any]) -> str:
+    drift = metrics.get("evaluation/kl")
+    kl = "" if drift is None else f" (KL {drift:.4f})"
+    return f"{metrics['evaluation/reward']:.3f}{kl}"
+
+
+def _use(ledger: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [
+        (
+            f"{loop} rollouts",
+            f"{ledger[f'{loop}_rollouts']:,} ({ledger[f'{loop}_tokens']:,} tokens)",
+        )
+        for loop in ("slow", "fast", "evaluation")
+    ]

@@ -1,0 +1,132 @@
+"""With no fast part, a run IS plain TRL GRPO: same weights to the last bit on one CPU thread.
+
+The reference is a GRPOTrainer with the seed context baked into its dataset, the same GRPOConfig,
+a callback that sets the same seeds, and nothing overridden but its generation call, pointed at
+the same engine.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOTrainer
+
+from fst_core.config import RunConfig
+from fst_core.environments.registry import make_environment
+from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.randomness import set_seeds
+from fst_core.records import seed_of
+from fst_core.slow.cispo import grpo_config
+from tests.runs import run, tiny_config
+
+
+class PlainTrainer(GRPOTrainer):
+    """GRPOTrainer whose generation call asks the lab's engine."""
+
+    policy: LanguageModelPolicy
+    run_seed: int
+
+    def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
+        step = self.state.global_step
+        seeds = [seed_of(self.run_seed, "slow", step, i) for i in range(len(prompt_ids))]
+        done = self.policy.generate(prompt_ids, seeds)
+        return [list(c.token_ids) for c in done], None
+
+
+class SameSeeds(TrainerCallback):
+    def __init__(self, run_seed: int):
+        self.run_seed = run_seed
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        set_seeds(self.run_seed, "slow", state.global_step)
+
+
+def plain_grpo(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
+    """Weights after plain GRPO with the seed context in every prompt."""
+    torch.set_num_threads(1)
+    environment = make_environment(config.environment)
+    policy = LanguageModelPolicy(config.policy)
+    rows = config.loop.steps * config.loop.problems_per_step
+    problems = [environment.problem("train", i) for i in range(rows)]
+    system = {"role": "system", "content": config.contexts.seed}
+    dataset = Dataset.from_dict(
+        {
+            "prompt": [[system, *map(dict, p.messages)] for p in problems],
+            "position": list(range(rows)),
+        }
+    )
+
+    def reward(completions: Any, position: Any, **_: Any) -> list[float]:
+        texts = [c[0]["content"] for c in completions]
+        return [
+            environment.judge(problems[p], text).reward
+            for p, text in zip(position, texts, strict=True)
+        ]
+
+    trainer = PlainTrainer(
+        model=policy.model,
+        reward_funcs=reward,
+        args=grpo_config(config.slow, config.loop, policy, str(folder)),  # type: ignore[arg-type]
+        train_dataset=dataset,
+        processing_class=policy.tokenizer,
+        callbacks=[SameSeeds(config.seed)],
+    )
+    trainer.policy, trainer.run_seed = policy, config.seed
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return {name: value.detach().clone() for name, value in policy.model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "slow", [{}, {"beta": 0.05}, {"micro_batch": 4, "scale_by_std": False}], ids=str
+)
+def test_no_fast_part_is_plain_grpo_bit_for_bit(tmp_path: Path, slow: dict[str, Any]) -> None:
+    config = tiny_config(
+        fast={"type": "none"},
+        environment={"type": "directives", "task": "echo", "required": []},
+        slow={"zero_variance": "keep", **slow},
+    )
+    from fst_core.interleave import interleave
+    from fst_core.session import Session
+
+    with Session(config, tmp_path / "lab") as session:
+        interleave(session)
+        ours = {k: v.detach().clone() for k, v in session.policy.model.state_dict().items()}
+    theirs = plain_grpo(config, tmp_path / "plain")
+    start = LanguageModelPolicy(config.policy).model.state_dict()
+    assert any(not torch.equal(start[name], theirs[name]) for name in start), "nothing was learned"
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_overridden_methods_keep_their_signatures() -> None:
+    """TRL 1.16's signatures; when one changes, fst_core/slow/grpo.py must be read again."""
+    scored = inspect.signature(GRPOTrainer._generate_and_score_completions)
+    assert list(scored.parameters) == ["self", "inputs"]
+    turn = inspect.signature(GRPOTrainer._generate_single_turn)
+    assert list(turn.parameters) == [
+        "self",
+        "prompt_ids",
+        "images",
+        "multimodal_fields",
+        "num_generations",
+        "has_tool_images",
+    ]
+
+
+def test_evaluation_does_not_touch_training(tmp_path: Path) -> None:
+    def final(every: int, samples: int) -> dict[str, Any]:
+        config = tiny_config(evaluation={"every": every, "problems": 3, "samples": samples})
+        folder = tmp_path / f"every{every}"
+        run(config, folder)
+        from safetensors.torch import load_file
+
+        last = sorted((folder / "checkpoints").iterdir())[-1]
+        return load_file(last / "slow" / "model.safetensors")
+
+    with_evaluation, without = final(1, 2), final(0, 1)
+    assert all(torch.equal(with_evaluation[name], without[name]) for name in without)

@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from fst_core.journal import Journal, JournalError, comparable, effective, read_events
+
+
+def written(path: Path, *kinds: str) -> Journal:
+    journal = Journal(path)
+    for kind in kinds:
+        journal.append(kind, {"value": kind})
+    return journal
+
+
+def test_sequence_continues_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, "a", "b").close()
+    written(path, "c").close()
+    assert [(e["seq"], e["kind"]) for e in read_events(path)] == [(0, "a"), (1, "b"), (2, "c")]
+
+
+def test_a_torn_last_line_is_dropped_and_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, "a", "b").close()
+    path.write_bytes(path.read_bytes()[:-5])
+    assert [e["kind"] for e in read_events(path)] == ["a"]
+    written(path, "c").close()
+    assert [(e["seq"], e["kind"]) for e in read_events(path)] == [(0, "a"), (1, "c")]
+
+
+def test_rewind_hides_what_it_covers_even_twice(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = written(path, "a", "b", "c")
+    journal.rewind(0)
+    journal.append("b2", {})
+    journal.rewind(0)
+    journal.append("b3", {})
+    journal.close()
+    assert [e["kind"] for e in effective(read_events(path))] == ["a", "b3"]
+
+
+def test_rewind_to_the_end_writes_nothing(tmp_path: Path) -> None:
+    journal = written(tmp_path / "journal.jsonl", "a")
+    journal.rewind(0)
+    assert journal.next_seq == 1
+
+
+def test_comparable_ignores_clocks_only(tmp_path: Path) -> None:
+    first = written(tmp_path / "1.jsonl", "a")
+    first.append("b", {"seconds": 1.0, "x": 1})
+    second = written(tmp_path / "2.jsonl", "a")
+    second.append("b", {"seconds": 2.0, "x": 1})
+    events = [read_events(j.path) for j in (first, second)]
+    assert comparable(events[0]) == comparable(events[1])
+    second.append("c", {"x": 2})
+    assert comparable(events[0]) != comparable(read_events(second.path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("{]", "damaged line"), (json.dumps({"seq": 7}), "sequence 7, expected 1")]
+)
+def test_damage_before_the_end_is_named_with_its_line(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, "a").close()
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(JournalError, match=rf"journal\.jsonl:2: {message}"):
+        read_events(path)
+
+
+def test_a_nan_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with pytest.raises(ValueError, match="Out of range"):
+        journal.append("slow", {"metrics": {"loss": float("nan")}})
+    assert read_events(journal.path) == []

@@ -1,0 +1,182 @@
+"""Problems from JSON lines: graders, splits, and one clear sentence for every bad input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fst_core.config import JsonlConfig
+from fst_core.environments.errors import DataError
+from fst_core.environments.graders import GRADERS, choice_of, find_answer
+from fst_core.environments.jsonl import JsonlEnvironment
+from fst_core.records import SPLITS
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def rows(name: str, *lines: Any) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+        return path
+
+    return rows
+
+
+def questions(count: int, answer: Any = "7", **extra: Any) -> list[dict[str, Any]]:
+    return [{"question": f"Question {i}?", "answer": answer, **extra} for i in range(count)]
+
+
+def load(path: Path, **settings: Any) -> JsonlEnvironment:
+    return JsonlEnvironment(JsonlConfig.model_validate({"path": str(path), **settings}))
+
+
+def test_one_file_is_split_by_question_and_keeps_extra_keys(write: Write) -> None:
+    rows = questions(60, source="mine")
+    environment = load(write("all.jsonl", *rows))
+    split = {s: [environment.problem(s, i) for i in range(environment.size(s))] for s in SPLITS}
+    assert sum(map(len, split.values())) == 60 and all(split.values())
+    assert len({p.id for problems in split.values() for p in problems}) == 60
+    assert split["train"][0].metadata == {"source": "mine"}
+    reordered = load(write("reordered.jsonl", *rows[::-1]))
+    assert reordered.size("test") == environment.size("test")
+    with pytest.raises(IndexError, match=r"has \d+ test problems; there is no index 60"):
+        environment.problem("test", 60)
+
+
+def test_shares_come_from_the_config(write: Write) -> None:
+    environment = load(write("all.jsonl", *questions(200)), validation=0.4, test=0.4)
+    assert environment.size("validation") > 50 and environment.size("test") > 50
+
+
+def test_a_folder_keeps_its_own_splits_and_ids(write: Write, tmp_path: Path) -> None:
+    for n, split in enumerate(SPLITS):
+        write(f"{split}.jsonl", {"question": f"q{n}", "answer": n, "id": f"id{n}"}, "")
+    environment = load(tmp_path)
+    assert [environment.problem(s, 0).id for s in SPLITS] == ["id0", "id1", "id2"]
+    assert environment.problem("test", 0).reference == "2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{not json"], r"bad\.jsonl:1: the line is no JSON"),
+        (["[1]"], r"bad\.jsonl:1: the line is no JSON object but list"),
+        ([{"question": "a", "answer": "1"}, {"question": "b"}], r":2: the row has no 'answer'"),
+        ([{"answer": "1"}], r":1: the row has no 'question'"),
+        ([{"question": " ", "answer": "1"}], r":1: 'question' must be text that is not empty"),
+        ([{"question": "a", "answer": ""}], r":1: 'answer' is empty"),
+        (
+            [{"question": "a b", "answer": "1"}, "", {"question": "a  b", "answer": "2"}],
+            r":3: the same question already stands at .*bad\.jsonl:1",
+        ),
+        (
+            [{"question": "a", "answer": "1", "id": 5}, {"question": "b", "answer": "1", "id": 5}],
+            r":2: the same id already stands at .*bad\.jsonl:1",
+        ),
+        ([], r"bad\.jsonl: split train has no problems out of 0"),
+    ],
+)
+def test_bad_rows_are_named_by_file_and_line(write: Write, lines: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(write("bad.jsonl", *lines))
+
+
+def test_a_question_in_two_split_files_is_an_error(write: Write, tmp_path: Path) -> None:
+    for split in SPLITS:
+        write(f"{split}.jsonl", {"question": "same?", "answer": "1"})
+    with pytest.raises(DataError, match=r"validation\.jsonl:1: the same question .*train\.jsonl:1"):
+        load(tmp_path)
+
+
+def test_missing_and_empty_split_files_are_errors(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.jsonl: cannot be read \(No such file"):
+        load(tmp_path / "none.jsonl")
+    write("train.jsonl", {"question": "a", "answer": "1"})
+    write("validation.jsonl", {"question": "b", "answer": "1"})
+    with pytest.raises(DataError, match=r"test\.jsonl: cannot be read"):
+        load(tmp_path)
+    write("test.jsonl", "")
+    with pytest.raises(DataError, match="split test has no problems"):
+        load(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        load(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(("grader", "answer"), [("choice", "many words"), ("numeric", "x" * 300)])
+def test_a_reference_its_grader_cannot_read_is_an_error(
+    write: Write, grader: str, answer: str
+) -> None:
+    with pytest.raises(DataError, match=f":1: grader '{grader}' cannot read the answer"):
+        load(write("all.jsonl", *questions(60, answer)), grader=grader)
+
+
+@pytest.mark.parametrize(
+    ("grader", "answer", "reference", "right"),
+    [
+        ("exact", " two  words ", "two words", True),
+        ("exact", "Two words", "two words", False),
+        ("numeric", "1,000", "1000.0", True),
+        ("numeric", "\\frac{1}{2}", "0.5", True),
+        ("numeric", "1/2", "0.5", True),
+        ("numeric", "2\\sqrt{2}", "\\sqrt{8}", True),
+        ("numeric", "0.51", "0.5", False),
+        ("numeric", "9^{9^{9^9}}", "5", False),
+        ("numeric", "2**999999999", "5", False),
+        ("choice", "(b) Paris", "B", True),
+        ("choice", "The answer is C because A is wrong.", "C", True),
+        ("choice", "\\boxed{D}", "D", True),
+        ("choice", "None of them", "A", False),
+        ("json", '{"b": [1, 2], "a": 1.0}', '{"a": 1, "b": [1, 2]}', True),
+        ("json", '{"a": true}', '{"a": 1}', False),
+        ("json", "{'a': 1}", '{"a": 1}', False),
+        ("json", "[1, 2]", "[2, 1]", False),
+    ],
+)
+def test_graders(grader: str, answer: str, reference: str, right: bool) -> None:
+    assert GRADERS[grader](answer, reference) is right
+    assert GRADERS[grader](reference, reference)
+
+
+def test_choices_and_answers_are_found_in_free_text() -> None:
+    assert [choice_of(t) for t in ("I think D", "A", "B) no", "hm")] == ["D", "A", "B", ""]
+    assert find_answer("numeric", "3 and 4 make 7.", "7") == "7"
+    assert find_answer("numeric", "so \\boxed{\\frac{1}{2}} it is", "1/2") == "\\frac{1}{2}"
+    assert find_answer("json", 'it is {"a": 1}.', '{"a": 2}') == '{"a": 1}'
+    assert find_answer("exact", "hm\nAnswer: Rome", "Rome") == "Rome"
+
+
+def test_judging_with_and_without_tags(write: Write) -> None:
+    path = write("all.jsonl", *questions(60, 7, feedback="Think of primes."))
+    tags, anywhere = load(path, grader="numeric"), load(path, grader="numeric", answer="anywhere")
+    problem = tags.problem("train", 0)
+    assert tags.judge(problem, "<answer>7.0</answer>").feedback == ("Correct.",)
+    untagged = tags.judge(problem, "It is 7")
+    assert untagged.reward == 0 and untagged.subscores == {"format": 0.0, "answer": 1.0}
+    assert "Give the final answer inside <answer></answer> tags." in untagged.feedback
+    assert anywhere.judge(problem, "It is 7").reward == 1
+    wrong = anywhere.judge(problem, "It is 9")
+    assert wrong.reward == 0 and "Think of primes." in wrong.feedback
+    assert anywhere.judge(problem, "").feedback[0] == "The response is empty."
+
+
+def test_a_hint_with_the_reference_is_kept_back(write: Write) -> None:
+    path = write("all.jsonl", *questions(60, "Rome", feedback="It is rome!"))
+    environment = load(path)
+    told = environment.judge(environment.problem("train", 0), "<answer>Paris</answer>").feedback
+    assert told and not any("rome" in sentence.lower() for sentence in told)
+
+
+def test_json_answers_may_stand_as_values_or_text(write: Write) -> None:
+    for answer in ({"a": 1}, '{"a": 1}'):
+        environment = load(write("all.jsonl", *questions(60, answer)), grader="json")
+        problem = environment.problem("train", 0)
+        assert environment.judge(problem, '<answer>{"a": 1}</answer>').reward == 1
+        assert environment.judge(problem, '<answer>{"a": 2}</answer>').reward == 0

@@ -1,0 +1,174 @@
+"""The report page: complete, escaped, self-contained, the same for the same journals."""
+
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fst_core.report import Report, make_report, summary_table
+from fst_core.report.contexts import diff
+from fst_core.report.headline import headline
+from fst_core.report.markup import Markup, esc, number_text, tag
+from tests.journals import HOSTILE, evaluate, fast_phase, sample_rollouts, start, synthetic_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Report]:
+    root = tmp_path_factory.mktemp("study")
+    folders = synthetic_study(root / "synthetic")
+    return folders, make_report(folders, root / "out")
+
+
+def page_of(report: Report) -> str:
+    return report.paths["report"].read_text()
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str):
+        super().__init__()
+        self.names: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, name, attributes):
+        self.names.append(name)
+
+
+def test_everything_is_written(study) -> None:
+    _, report = study
+    assert all(path.exists() for path in report.paths.values())
+    wanted = {
+        "report", "summary", "tables/curves", "tables/training", "tables/populations",
+        "tables/cycles", "tables/settings", "figures/reward_by_step",
+        "figures/reward_by_rollouts", "figures/reward_by_kl", "figures/reward_by_seconds",
+        "figures/populations", "figures/seconds",
+    }  # fmt: skip
+    assert set(report.paths) == wanted
+
+
+def test_headline_says_where_fst_wins_and_where_not(study) -> None:
+    said = headline(study[1].summary)
+    ahead, behind = said.split("fst does not beat rl on: ")
+    for label in ("rollouts to rl's peak reward", "KL to the base model", "final reward"):
+        assert label in ahead
+    assert "final reward under the seed context" in behind and "training wall time" in behind
+    assert esc(said) in page_of(study[1])
+
+
+def test_headline_without_rl_and_without_anything(tmp_path: Path) -> None:
+    gepa = synthetic_study(tmp_path / "runs", arms=("gepa",), seeds=(0,))
+    alone = make_report(gepa, tmp_path / "a").summary
+    assert headline(alone) == "Nothing is compared: there is no evaluated rl run (evaluated: gepa)."
+    nothing = make_report([], tmp_path / "b").summary
+    assert headline(nothing).startswith("No run has an evaluation yet")
+
+
+def test_rl_that_never_learns_is_no_benchmark(tmp_path: Path) -> None:
+    folders = []
+    for arm in ("rl", "fst"):
+        writer = start(tmp_path / f"{arm}-s0", arm, 0)
+        evaluate(writer, 0, "seed", 0.0)
+        evaluate(writer, 4, "seed" if arm == "rl" else "best", 0.0)
+        folders.append(writer.path.parent)
+    report = make_report(folders, tmp_path / "out")
+    assert "for want of data, on: rollouts to rl's peak reward" in headline(report.summary)
+    assert "rl never rose above its first evaluation" in page_of(report)
+
+
+def test_hostile_text_is_escaped_everywhere(tmp_path: Path) -> None:
+    writer = start(
+        tmp_path / "fst-s0", "fst", 0, why=HOSTILE, contexts={"seed": HOSTILE, "size": 2}
+    )
+    evaluate(writer, 0, "seed", 0.0)
+    fast_phase(writer, 0, 0, 0.5, text=HOSTILE + "\x1b\u202e")
+    sample_rollouts(writer, 0, "slow", HOSTILE)
+    writer.events[-1]["sample"][0]["feedback"] = [HOSTILE]
+    writer.add("rollouts", step=0, loop=HOSTILE, sample=writer.events[-1]["sample"])
+    page = page_of(make_report([writer.path.parent], tmp_path / "out"))
+    assert "<script" not in page and "script" not in Tags(page).names
+    assert page.count("&lt;script&gt;alert") >= 5
+    assert "\x1b" not in page and "\u202e" not in page
+
+
+def test_page_needs_no_network_and_no_script(study) -> None:
+    page = page_of(study[1])
+    assert not {"script", "link", "img", "iframe", "object"} & set(Tags(page).names)
+    outside = re.findall(r"(?:src|href|url|@import)\s*[=(]?\s*[\"']?(https?:[^\"')\s]*)", page)
+    assert outside == []
+    assert "prefers-color-scheme: dark" in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_dead_and_empty_runs_appear_and_the_rest_is_made(study, tmp_path: Path) -> None:
+    folders, _ = study
+    died = start(tmp_path / "rl-s8", "rl", 8)
+    (tmp_path / "fst-s9").mkdir()
+    report = make_report([*folders, died.path.parent, tmp_path / "fst-s9"], tmp_path / "out")
+    page = page_of(report)
+    assert "<strong>rl-s8</strong>: The run has not ended" in page
+    assert "<strong>fst-s9</strong>: No journal was found" in page
+    assert report.summary["arms"]["rl"]["counted"] == ["rl-s0", "rl-s1"]
+
+
+def test_same_journals_give_the_same_files(study, tmp_path: Path) -> None:
+    folders, first = study
+    second = make_report(folders, tmp_path / "again")
+    for name, path in first.paths.items():
+        assert path.read_bytes() == second.paths[name].read_bytes(), name
+
+
+def test_figures_are_xml_that_takes_the_text_colour(study) -> None:
+    for name, path in study[1].paths.items():
+        if name.startswith("figures/"):
+            svg = path.read_text()
+            ElementTree.fromstring(svg)
+            assert "currentColor" in svg and "#123457" not in svg and "#000000" not in svg
+
+
+def test_contexts_show_diff_and_lineage(study) -> None:
+    page = page_of(study[1])
+    assert "<ins>+ Put the answer in tags (0).</ins>" in page
+    assert "Diff to parent" in page and "4 proposals, 1 accepted" in page
+
+
+def test_provenance_and_settings_are_on_the_page(study) -> None:
+    page = page_of(study[1])
+    for text in ("0123456789abcdef", "train.jsonl", "small enough to check by hand"):
+        assert text in page
+    assert re.search(r'<tr class="marked"><td><code>fast.metric_calls</code></td>', page)
+    assert re.search(r"<tr><td><code>loop.steps</code></td>", page)
+
+
+def test_summary_table_has_one_row_per_arm(study) -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_table(study[1].summary))
+    text = console.export_text()
+    assert all(arm in text for arm in ("base", "rl", "gepa", "fst")) and "not reached" in text
+
+
+def test_markup_escapes_children_and_attributes() -> None:
+    assert tag("p", "<b>", title='"><i>') == '<p title="&quot;&gt;&lt;i&gt;">&lt;b&gt;</p>'
+    assert tag("p", Markup("<b></b>")) == "<p><b></b></p>"
+    assert esc("a\x00b\ud800") == "a\u2400b\ufffd"
+
+
+def test_diff_marks_lines() -> None:
+    assert diff("a\nb", "a\nc<") == "<pre>  a\n<del>- b</del><ins>+ c&lt;</ins></pre>"
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (None, 3, "–"),
+        (0.12345, 3, "0.123"),
+        (12345.6, 3, "12,346"),
+        (8.0, 0, "8"),
+        (150, 1, "150.0"),
+    ],
+)
+def test_number_text(value: float | None, digits: int, text: str) -> None:
+    assert number_text(value, digits) == text

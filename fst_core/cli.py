@@ -138,7 +138,14 @@ def compare(
 ) -> None:
     """Run every arm with every seed, each in its own process, and report on them."""
     from fst_core.offline import remove_run
-    from fst_core.study import expand, failures, find_runs, run_folder, run_study
+    from fst_core.study import (
+        expand,
+        failures,
+        report_folder,
+        run_folder,
+        run_study,
+        track_report,
+    )
 
     chosen = _assignments(changes, data)
     names, numbers = _split(arms), _whole_numbers(_split(seeds))
@@ -151,7 +158,10 @@ def compare(
     failed = failures(outcomes)
     begun = [outcome.folder for outcome in outcomes if (outcome.folder / "journal.jsonl").exists()]
     if begun:
-        _report(find_runs(begun), runs / planned[0].name / "report", not no_track)
+        target = report_folder(runs, planned[0])
+        _report(begun, target)
+        if not no_track:
+            track_report(target, planned[0].name, say)
     for sentence in failed:
         say(f"error: {sentence}")
     if failed:
@@ -169,7 +179,7 @@ def report(
     from fst_core.study import find_runs
 
     folders = find_runs(runs)
-    _report(folders, target or folders[0].parent / "report", track=False)
+    _report(folders, target or folders[0].parent / "report")
 
 
 @app.command()
@@ -348,7 +358,7 @@ def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
         say(f"MLflow does not have all of this run; when it is back: fst sync {folder}")
 
 
-def _report(folders: Sequence[Path], target: Path, track: bool) -> None:
+def _report(folders: Sequence[Path], target: Path) -> None:
     from fst_core.report import make_report, summary_table
 
     made = make_report(folders, target)

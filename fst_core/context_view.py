@@ -58,7 +58,9 @@ def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:
     last = known[-1] if cycle is None else cycle
     if last not in known:
         raise ConfigError(f"{folder}: no fast phase of cycle {last}; there are 0 to {known[-1]}")
-    config = next((event["config"] for event in events if event["kind"] == "run"), {})
+    config: dict[str, Any] = next(
+        (event["config"] for event in events if event["kind"] == "run"), {}
+    )
     members: dict[str, Member] = {}
     for event in phases[: known.index(last) + 1]:
         _remember(members, event)

@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     # Progress is shown once, by the lab. transformers takes its bars from the hub's switch.
     "TRANSFORMERS_VERBOSITY": "error",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
 }

@@ -57,7 +57,7 @@ class Verdict:
     """What a judge says of one completion: reward in [0, 1] and sentences saying what was wrong.
 
     Feedback states what was wrong and what was required; it never holds the reference answer of a
-    validation or test problem.
+    validation or test problem. Subscores are in [0, 1], higher is better.
     """
 
     reward: float

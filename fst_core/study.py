@@ -4,6 +4,7 @@ A run's output goes to log.txt in its folder. A run that fails stops no other; o
 interrupted goes on at its last checkpoint when the study is started again.
 """
 
+import importlib.util
 import json
 import os
 import signal
@@ -79,6 +80,26 @@ def run_folder(runs_root: Path, config: RunConfig) -> Path:
     return runs_root / config.name / config.id
 
 
+def report_folder(runs_root: Path, config: RunConfig) -> Path:
+    """Where the report of a run's study lives."""
+    return runs_root / config.name / "report"
+
+
+def track_report(report: Path, experiment: str, say: Callable[[str], None]) -> None:
+    """Put what there is of a study's report into MLflow; say so, where that fails.
+
+    Without MLflow installed, nothing happens.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        return
+    from fst_core.tracking import TrackingError, log_report  # noqa: PLC0415  (seconds to import)
+
+    try:
+        log_report(experiment, report)
+    except TrackingError as error:
+        say(f"warning: {error}")
+
+
 def is_run_folder(folder: Path) -> bool:
     """Whether a folder holds a run, begun or finished."""
     return any((folder / name).is_file() for name in ("journal.jsonl", "config.json"))
@@ -125,6 +146,8 @@ def run_study(
     """
     chosen = list(overrides)
     runs, study = expand(config_path, chosen, arms, seeds)
+    if track:  # now, so that one process makes MLflow's database instead of all runs at once
+        track_report(report_folder(runs_root, runs[0]), runs[0].name, lambda s: on_line("study", s))
     options = [part for assignment in chosen for part in ("--set", assignment)]
     options += ["--runs", str(runs_root)] + ([] if track else ["--no-track"])
     commands = deque(

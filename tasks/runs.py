@@ -1,10 +1,11 @@
-"""Runs of a study: which there are, and each as a process of its own."""
+"""The runs of a study, each a process of its own."""
 
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,10 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from fst_core.config import RunConfig
-from fst_core.journal import effective, read_events
+from fst_core.offline import holds_finished
+from fst_core.study import GRACE_SECONDS, LOG, data_override, run_folder
 
 LOG_LINES = 12
-STOP_SECONDS = 20
-
-_CHILDREN: set[subprocess.Popen[str]] = set()
 
 
 class RunFailed(RuntimeError):
@@ -26,93 +25,98 @@ class RunFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrder:
-    """How one run of a study is started."""
+class Order:
+    """What every run of a study is started with."""
 
     config_path: str
-    arm: str
-    seed: int
     overrides: tuple[str, ...]
     runs: str
-    data: str | None
     track: bool
 
-    def command(self) -> list[str]:
-        """The command line of the run's process."""
-        line = [sys.executable, "-m", "flows.train", self.config_path, "--arm", self.arm]
-        line += ["--seed", str(self.seed), "--runs", self.runs]
+    def command(self, arm: str, seed: int) -> list[str]:
+        """The command line of one run's process."""
+        line = [sys.executable, "-m", "flows.train", self.config_path]
+        line += ["--arm", arm, "--seed", str(seed), "--runs", self.runs]
         line += [word for pair in self.overrides for word in ("--set", pair)]
-        line += ["--data", self.data] if self.data else []
         return line if self.track else [*line, "--no-track"]
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How a run's process ended."""
-
-    folder: str
-    seconds: float
+def with_data(overrides: Sequence[str], data: str | None) -> tuple[str, ...]:
+    """Overrides that also read problems from a folder of pools, if one is given."""
+    return (*overrides, *([data_override(Path(data))] if data else []))
 
 
-def run_folder(config: RunConfig, runs: str) -> Path:
-    """Where a run lives: runs/NAME/ARM-sSEED."""
-    return Path(runs) / config.name / config.id
+@task(name="run", task_run_name="run {config.arm}-s{config.seed}", cache_policy=NO_CACHE)
+def run_process(order: Order, config: RunConfig) -> float:
+    """Train one run in a process of its own; a finished one is kept. Its output goes to log.txt.
 
-
-def has_ended(folder: Path) -> bool:
-    """Whether a run folder's journal has reached its end."""
-    events = effective(read_events(folder / "journal.jsonl"))
-    return bool(events) and events[-1]["kind"] == "end"
-
-
-@task(name="run", task_run_name="run {folder.name}", cache_policy=NO_CACHE)
-def run_process(order: RunOrder, folder: Path) -> RunOutcome:
-    """Train one run in a process of its own; its output goes to a log beside the run folders.
-
+    Returns:
+        Seconds it took.
     Raises:
         RunFailed: if the process ends with an error.
     """
-    began, log = time.perf_counter(), folder.parent / "logs" / f"{folder.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as file:
-        code = _run(order.command(), file.fileno())
+    folder, began = run_folder(Path(order.runs), config), time.perf_counter()
+    if holds_finished(folder, config):
+        return 0.0
+    folder.mkdir(parents=True, exist_ok=True)
+    log, threads = folder / LOG, {"OMP_NUM_THREADS": str(config.threads)}
+    code = PROCESSES.run(order.command(config.arm, config.seed), log, threads)
     if code:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-        raise RunFailed(f"{folder.name} ended with status {code}; the end of {log}:\n{tail}")
-    return RunOutcome(str(folder), time.perf_counter() - began)
+        raise RunFailed(f"{config.id} ended with status {code}; the end of {log}:\n{tail}")
+    return time.perf_counter() - began
 
 
-def _run(command: Sequence[str], output: int) -> int:
-    child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
-    _CHILDREN.add(child)
+class Processes:
+    """Child processes of this one, so that none outlives it."""
+
+    def __init__(self) -> None:
+        self._alive: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+        """Run a command to its end, its output appended to a log; its exit status."""
+        with log.open("ab") as output, self._lock:
+            if self._closed:
+                raise RunFailed("the study has been stopped")
+            # A session of its own, out of reach of the terminal's Ctrl-C: `ended` is its one end.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+            self._alive.add(child)
+        try:
+            return child.wait()
+        finally:
+            self._alive.discard(child)
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """End every process that is alive when the block is left, and start no more until then."""
+        self._closed = False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._closed, alive = True, list(self._alive)
+            for child in alive:
+                child.terminate()
+            deadline = time.monotonic() + GRACE_SECONDS
+            for child in alive:
+                _wait_or_kill(child, deadline)
+
+
+def _wait_or_kill(child: subprocess.Popen[bytes], deadline: float) -> None:
     try:
-        return child.wait()
-    finally:
-        _CHILDREN.discard(child)
+        child.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
-@contextmanager
-def children_ended() -> Iterator[None]:
-    """End every run's process that is still alive when the block is left by an exception."""
-    try:
-        yield
-    except BaseException:
-        alive = list(_CHILDREN)
-        for child in alive:
-            child.terminate()
-        for child in alive:
-            try:
-                child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-        raise
-
-
-def thread_settings(threads: int) -> dict[str, str]:
-    """Environment of a run's process: OpenMP threads that sleep at barriers, as many as asked."""
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        **{name: value for name, value in os.environ.items() if name.startswith("OMP_")},
-    }
+PROCESSES = Processes()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fst_core.config import RunConfig
+from fst_core.quiet import settle_for
 
 if TYPE_CHECKING:
     from fst_core.session import Session
@@ -20,10 +21,11 @@ def live_session(config: RunConfig, folder: Path) -> Iterator["Session"]:
     Raises:
         RuntimeError: if this process already has a session; it can train one model at a time.
     """
-    from fst_core.session import Session
-
     if _LIVE:
         raise RuntimeError(f"this process already holds run {', '.join(_LIVE)}")
+    settle_for(config)
+    from fst_core.session import Session
+
     with Session(config, folder) as session:
         _LIVE[config.id] = session
         try:

@@ -91,6 +91,9 @@ class GepaConfig(ConfigModel):
     """Problems on which a proposal is compared with its parent."""
     proposals: int = Field(4, ge=1)
     """Proposals per search step, evaluated in one generate call."""
+    tie_break: float = Field(0.0, ge=0, le=0.01)
+    """Weight of the verdict's subscores in the search's score, next to the reward's 1; a little of
+    it lets the search tell apart contexts that earn no reward yet. 0 is plain GEPA."""
     reflection: ReflectionConfig = RulesReflection()
     """What writes new contexts."""
 

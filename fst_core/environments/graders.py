@@ -13,7 +13,10 @@ from fst_core.environments.reading import LABEL, NUMBER, last_line, read_anywher
 
 LONGEST_NUMBER = 200
 """Longest text handed to math-verify (characters)."""
-HUGE_POWER = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*(?:-?\d{3,}|[^{}()]*(?:\^|\*\*))|!")
+HUGE_POWER = re.compile(
+    r"(?:\^|\*\*)\s*[{(]?\s*(?:-?\d{3,}|[^{}()]*(?:\^|\*\*))|!|[\d.][eE][-+]?\d{4}"
+    r"|(?:\^|\*\*)\s*[{(][^{}]*\d\s*(?:\*|\\times|\\cdot)|[)}]\s*(?:\^|\*\*).*[)}]\s*(?:\^|\*\*)"
+)
 """Powers and factorials that could take a computer algebra system forever."""
 CHOICE = r"(?<![A-Za-z0-9'])\(?([A-Z])(?![A-Za-z0-9'])"
 

@@ -13,7 +13,7 @@ class ReasoningGymEnvironment:
 
     With `answer = "tag"` a completion without the tag earns 0 whatever it says, and only the
     feedback names the tag; subscores are `format` (0 or 1), `answer` (the score of the answer
-    alone) and `unreadable` (1 where the scorer could not parse the answer).
+    alone) and `readable` (0 where the scorer could not parse the answer).
     """
 
     def __init__(self, config: ReasoningGymConfig) -> None:
@@ -53,7 +53,7 @@ class ReasoningGymEnvironment:
         subscores = {
             "format": float(reading.answer is not None),
             "answer": points,
-            "unreadable": float(score is None),
+            "readable": float(score is not None),
         }
         case = Case(
             family=family_of({"metadata": problem.metadata}, self.config.dataset),

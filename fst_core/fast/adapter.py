@@ -9,7 +9,7 @@ from typing import Any
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from fst_core.fast.reflection import Example
-from fst_core.records import Context, Problem, Rollout
+from fst_core.records import Context, Problem, Rollout, Verdict
 from fst_core.rollouts import RollOut
 
 COMPONENT = "context"
@@ -56,9 +56,14 @@ class Adapter:
     """gepa 0.1.4 never calls the reflection of an adapter that lacks this attribute."""
 
     def __init__(
-        self, roll_out: RollOut, start: Sequence[Context], seeds: Callable[[int], int]
+        self,
+        roll_out: RollOut,
+        start: Sequence[Context],
+        seeds: Callable[[int], int],
+        tie_break: float = 0.0,
     ) -> None:
         self._roll_out = roll_out
+        self._tie_break = tie_break
         self._seeds = seeds
         self._start = start
         self.waiting: list[tuple[Context, Batch]] = []
@@ -103,11 +108,11 @@ class Adapter:
         outputs, scores, traces = [], [], []
         for shot in shots:
             rollouts = list(islice(judged, shot.samples))
-            rewards = [rollout.verdict.reward for rollout in rollouts]
+            points = [score_of(rollout.verdict, self._tie_break) for rollout in rollouts]
             examples = [example_of(shot.problem, rollout) for rollout in rollouts]
             self._remember(examples)
             outputs.append(rollouts[0])
-            scores.append(sum(rewards) / len(rewards))
+            scores.append(sum(points) / len(points))
             traces.append(examples[0])
         self.imperfect += any(score < 1 for score in scores)
         return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
@@ -125,6 +130,13 @@ class Adapter:
             self.datasets += 1
             traces = eval_batch.trajectories or []
             return {COMPONENT: [{"example": example} for example in traces]}
+
+
+def score_of(verdict: Verdict, tie_break: float) -> float:
+    """A rollout's score: its reward, and `tie_break` times the mean of its subscores."""
+    if not tie_break or not verdict.subscores:
+        return verdict.reward
+    return verdict.reward + tie_break * sum(verdict.subscores.values()) / len(verdict.subscores)
 
 
 def example_of(problem: Problem, rollout: Rollout) -> Example:

@@ -252,7 +252,7 @@ class GepaFast:
         def seeds(purpose: str) -> Callable[[int], int]:
             return lambda n: seed_of(self._run_seed, purpose, cycle, n)
 
-        adapter = Adapter(self._roll_out, start, seeds("fast"))
+        adapter = Adapter(self._roll_out, start, seeds("fast"), self.config.tie_break)
         reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
         watch = Watch(adapter, self.config.metric_calls, reserve)
         gate = Gate(self._max_tokens, self._count_tokens)

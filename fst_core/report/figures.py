@@ -220,8 +220,8 @@ def draw_seconds(arms: Mapping[str, Any]) -> Figure:
         for name, width in zip(names, widths, strict=True):
             starts[name] += width
     for index, name in enumerate(names):
-        place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(f"{starts[name]:,.0f} s", (starts[name], index), **place)
+        place, offset = (starts[name], index), (5, 0)
+        axis.annotate(f"{place[0]:,.0f} s", place, offset, textcoords="offset points", va="center")
     axis.set_xlim(0, 1.14 * max([*starts.values(), 1e-9]))
     axis.set_yticks(range(len(names)), [plain(name) for name in names])
     axis.set_xlabel("wall time (s, mean over runs)")

@@ -20,7 +20,8 @@ a { color: var(--link); }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
   border-bottom: 1px solid var(--line); overflow-wrap: break-word; min-width: 3.5rem; }
-td pre { min-width: 16rem; } th { font-weight: 600; color: var(--soft); overflow-wrap: normal; vertical-align: bottom; }
+td pre { min-width: 16rem; }
+th { font-weight: 600; color: var(--soft); overflow-wrap: normal; vertical-align: bottom; }
 tr.marked td { background: var(--mark); }
 tr.marked td:first-child { box-shadow: inset 3px 0 0 #D55E00; padding-left: .5rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr));

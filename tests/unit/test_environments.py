@@ -105,7 +105,7 @@ def test_problems_are_the_same_in_processes_with_other_hash_seeds() -> None:
         "from fst_core.environments.generators import Generator\n"
         "for name in ('chain_sum', 'word_sorting', 'codeio', 'syllogism'):\n"
         "    g = Generator(name, {}, 3)\n"
-        "    print([(g.entry(i) or {}).get('answer') for i in range(40)])"
+        "    print([(g.entry(i) or {}).get('answer') for i in range(15)])"
     )
     outputs = [
         subprocess.run(
@@ -140,7 +140,7 @@ def test_a_missing_tag_gives_zero_and_feedback_names_the_tag() -> None:
     problem = environment.problem("train", 0)
     verdict = environment.judge(problem, problem.reference)
     assert verdict.reward == 0.0
-    assert verdict.subscores == {"format": 0.0, "answer": 1.0, "unreadable": 0.0}
+    assert verdict.subscores == {"format": 0.0, "answer": 1.0, "readable": 1.0}
     assert "Give the final answer inside <final></final> tags." in verdict.feedback
     assert "The answer itself is right, only its form is not." in verdict.feedback
     assert "tag" not in problem.text
@@ -172,7 +172,7 @@ def test_a_scorer_that_accepts_anything_is_replaced() -> None:
 def test_an_answer_the_scorer_cannot_read_is_counted() -> None:
     environment = gym("prime_factorization")
     verdict = environment.judge(environment.problem("train", 0), tagged("two times three"))
-    assert verdict.reward == 0.0 and verdict.subscores["unreadable"] == 1.0
+    assert verdict.reward == 0.0 and verdict.subscores["readable"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def same_as_live(config: EnvironmentConfig, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "dataset", ["chain_sum", "path_star", "codeio", "arc_agi", "gsm_symbolic", "n_queens"]
+    "dataset", ["chain_sum", "path_star", "codeio", "rearc", "gsm_symbolic", "n_queens"]
 )
 def test_a_pool_equals_the_live_stream(dataset: str, tmp_path: Path) -> None:
     same_as_live(ReasoningGymConfig(dataset=dataset, question_note="Be brief.", seed=4), tmp_path)

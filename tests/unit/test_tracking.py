@@ -200,24 +200,42 @@ def test_a_death_between_metrics_and_tag_doubles_nothing(
     assert rows(database, "SELECT name FROM runs") == [("rl",), ("rl-s0",)]
 
 
+RACER = """
+import sys, time
+from pathlib import Path
+from mlflow import MlflowClient
+from fst_core.tracking import sync
+uri, ready, go, *folders = sys.argv[1:]
+MlflowClient(tracking_uri=uri).search_experiments()
+Path(ready).touch()
+while not Path(go).exists():
+    time.sleep(0.001)
+for folder in folders:
+    sync(Path(folder), uri)
+"""
+
+
 def test_two_processes_at_once(tmp_path: Path, database: Path, uri: str) -> None:
-    folders = [synthetic_run(tmp_path, "rl", seed) for seed in (0, 1)]
-    code = "import sys, pathlib; from fst_core.tracking import sync; "
-    code += "[sync(pathlib.Path(p), sys.argv[1]) for p in sys.argv[2:]]"
-    orders = (folders, folders[::-1])
+    folders = [synthetic_run(tmp_path, arm, seed) for arm in ("rl", "base") for seed in (0, 1)]
+    flags = [tmp_path / name for name in ("ready-0", "ready-1", "go")]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, uri, *map(str, order)],
+            [sys.executable, "-c", RACER, *map(str, (uri, ready, flags[2], *folders))],
             stderr=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
-        for order in orders
+        for ready in flags[:2]
     ]
+    while not all(
+        flag.exists() or process.poll() for flag, process in zip(flags[:2], processes, strict=True)
+    ):
+        time.sleep(0.05)
+    flags[2].touch()
     for process in processes:
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors.decode()
-    names = rows(database, "SELECT name FROM runs WHERE lifecycle_stage = 'active'")
-    assert names == [("rl",), ("rl-s0",), ("rl-s1",)]
+    names = [name for (name,) in rows(database, "SELECT name FROM runs")]
+    assert names == ["base", "base-s0", "base-s1", "rl", "rl-s0", "rl-s1"]
     expected = sum(
         len(event_metrics(event)) for f in folders for event in read_events(f / "journal.jsonl")
     )

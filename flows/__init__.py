@@ -1,4 +1,4 @@
-"""Prefect flows: one question each. `python -m flows.NAME --help` runs one from the project root."""
+"""Prefect flows: one question each; run from the project root as `python -m flows.NAME`."""
 
 from fst_core.quiet import settle_environment
 

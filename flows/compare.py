@@ -7,21 +7,24 @@ Runs that are not finished go on at their last checkpoint and finished ones are 
 """
 
 import argparse
+import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefect import flow, tags
+from prefect.settings import get_current_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
+from flows.options import add_shared_options, told_as_a_sentence
 from flows.server import prefect_server
 from fst_core.config import RunConfig
-from fst_core.config.model import ConfigError
 from fst_core.offline import remove_run
 from fst_core.study import expand, run_folder
 from tasks.report import write_report
@@ -32,20 +35,39 @@ if TYPE_CHECKING:
     from fst_core.report import Report
 
 
-class StudyFailed(RuntimeError):
-    """Some runs of a study failed; the report over the others was made."""
-
-
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What a study came to."""
 
-    folder: Path
     report: "Report"
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time by part."""
-    failures: tuple[str, ...] = ()
+    seconds: dict[str, float]
+    """Wall time of the flow by part."""
+    failures: tuple[str, ...]
     """One message per run that failed."""
+
+
+class StudyFailed(RuntimeError):
+    """Runs of a study failed; the report over what there is has been made."""
+
+    def __init__(self, comparison: Comparison):
+        super().__init__("\n".join(comparison.failures))
+        self.comparison = comparison
+
+
+class Stopwatch:
+    """Wall time by part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Add the block's wall time to a part."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
 
 
 @flow(name="compare", flow_run_name="compare {config_path}")
@@ -61,11 +83,121 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed, at most `jobs` at once, and report on all of them.
 
+    A run that fails stops no other, and the report is made over what there is.
+
     Raises:
         ConfigError: before anything starts, if one of the runs cannot be run.
         StudyFailed: after the report, if runs failed.
     """
-    comparison = study(config_path, arms, seeds, jobs, with_data(overrides, data), runs, track)
-    if comparison.failures:
-        raise StudyFailed("\n".join(comparison.failures))
+    overrides, watch = with_data(overrides, data), Stopwatch()
+    planned, study = expand(config_path, overrides, arms, seeds)
+    folder = Path(runs) / planned[0].name
+    if track:
+        with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
+            track_report(planned[0].name, folder)
+    order = Order(config_path, overrides, runs, track)
+    with watch.time("runs"):
+        failures = run_all(order, planned, jobs or study.jobs)
+    with watch.time("report"):
+        report = write_report([run_folder(Path(runs), config) for config in planned], folder)
+    if track:
+        with watch.time("MLflow"):
+            track_report(planned[0].name, folder)
+    comparison = Comparison(report, watch.seconds, failures)
+    if failures:
+        raise StudyFailed(comparison)
     return comparison
+
+
+def run_all(order: Order, planned: list[RunConfig], jobs: int) -> tuple[str, ...]:
+    """Train runs in processes of their own; one message per run that failed."""
+    pool: ThreadPoolTaskRunner[float] = ThreadPoolTaskRunner(max_workers=jobs)
+    with pool, PROCESSES.ended():
+        futures = [
+            pool.submit(run_process, {"order": order, "config": config}) for config in planned
+        ]
+        results = [future.result(raise_on_failure=False) for future in futures]
+    return tuple(str(result) for result in results if isinstance(result, BaseException))
+
+
+def main() -> None:
+    """Command line of `python -m flows.compare`."""
+    args = parse_arguments()
+    overrides, watch, console = with_data(args.set, args.data), Stopwatch(), Console()
+    with told_as_a_sentence(), watch.time("all"):
+        planned, _ = expand(args.config, overrides, args.arms, args.seeds)
+        folder = Path(args.runs) / planned[0].name
+        for config in planned if args.fresh else ():
+            remove_run(run_folder(Path(args.runs), config))
+        with server(folder, watch, console), tags(planned[0].name):
+            try:
+                done = compare(
+                    args.config, args.arms, args.seeds, args.jobs, overrides, args.runs,
+                    track=not args.no_track,
+                )  # fmt: skip
+            except StudyFailed as failure:
+                done = failure.comparison
+    show(done, watch.seconds, folder, console)
+    sys.exit(1 if done.failures else 0)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line, checked as far as argparse can."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.compare", description="Run arms x seeds and report on them."
+    )
+    parser.add_argument("config", help="TOML file")
+    parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
+    parser.add_argument("--jobs", type=int, help="runs at once; else the config's own")
+    parser.add_argument("--fresh", action="store_true", help="remove earlier runs and start again")
+    add_shared_options(parser)
+    return parser.parse_args()
+
+
+@contextmanager
+def server(folder: Path, watch: Stopwatch, console: Console) -> Iterator[None]:
+    """A Prefect server for the study, its start timed and its address told."""
+    with ExitStack() as stack:
+        with watch.time("Prefect server"):
+            url = stack.enter_context(prefect_server(folder / "prefect"))
+        console.print(f"Prefect UI, while this runs: {url.removesuffix('/api')}", soft_wrap=True)
+        yield
+
+
+def show(done: Comparison, seconds: dict[str, float], folder: Path, console: Console) -> None:
+    """What came out, where it is, how long it took, and how to look at it again."""
+    from fst_core.report import summary_table  # noqa: PLC0415  (pandas, matplotlib)
+
+    console.print(summary_table(done.report.summary))
+    parts = {**seconds, **done.seconds}
+    took = ", ".join(f"{part} {parts[part]:.0f}" for part in sorted(parts, key=parts.__getitem__))
+    lines = [f"seconds: {took}"]
+    lines += [f"{name}: {done.report.paths[name]}" for name in ("report", "summary")]
+    lines += [f"MLflow UI: {mlflow_command()}", f"Prefect UI: {prefect_command(folder)}"]
+    lines += [f"error: {failure}" for failure in done.failures]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def mlflow_command() -> str:
+    """The command that shows what was tracked, bound to the loopback interface."""
+    address = os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    if address.startswith("http"):
+        return address
+    program = Path(sys.executable).with_name("mlflow")
+    words = [program, "ui", "--host", "127.0.0.1", "--backend-store-uri", address]
+    return shlex.join(map(str, words))
+
+
+def prefect_command(folder: Path) -> str:
+    """The command that shows the study's flow runs again, bound to the loopback interface."""
+    configured = get_current_settings().api.url
+    if configured:
+        return configured.removesuffix("/api")
+    home, program = (folder / "prefect").absolute(), Path(sys.executable).with_name("prefect")
+    words = ["env", f"PREFECT_HOME={home}", program, "server", "start", "--host", "127.0.0.1"]
+    return shlex.join(map(str, words))
+
+
+if __name__ == "__main__":
+    main()

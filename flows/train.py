@@ -12,32 +12,23 @@ from typing import Any
 from prefect import flow, get_run_logger, tags
 from rich.console import Console
 
+from flows.options import add_shared_options, told_as_a_sentence
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
 from fst_core.interleave import FastPhase, remaining
+from fst_core.offline import holds_finished
+from fst_core.study import run_folder
 from tasks.phases import perform
-from tasks.runs import has_ended, run_folder
+from tasks.runs import with_data
 from tasks.sessions import live_session
 from tasks.show import show_contexts, show_summary
 from tasks.track import track as send
 
 
-def resolve(
-    config_path: str, arm: str | None, seed: int, overrides: tuple[str, ...], data: str | None
-) -> RunConfig:
-    """The config of one run.
-
-    Raises:
-        ConfigError: with one sentence naming the file, the key and the reason.
-    """
-    pinned = [f"seed={seed}"] + ([f"data={data}"] if data else [])
-    return load_config(config_path, arm, [*overrides, *pinned])[0]
-
-
-@flow(name="train", flow_run_name="{arm}-s{seed}", validate_parameters=False)
+@flow(name="train", flow_run_name="{arm}-s{seed}")
 def train(
     config_path: str,
-    arm: str | None = None,
+    arm: str = "fst",
     seed: int = 0,
     overrides: tuple[str, ...] = (),
     runs: str = "runs",
@@ -51,10 +42,10 @@ def train(
     Returns:
         The run folder, the last evaluation's numbers, and how often MLflow could not be used.
     """
-    config = resolve(config_path, arm, seed, overrides, data)
-    folder = run_folder(config, runs)
+    config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
+    folder = run_folder(Path(runs), config)
     untracked = 0
-    if not has_ended(folder):
+    if not holds_finished(folder, config):
         untracked += cycles(config, folder, track)
     if track:
         untracked += not send(folder, final=True)
@@ -81,22 +72,19 @@ def main() -> None:
     """Command line of `python -m flows.train`."""
     parser = argparse.ArgumentParser(prog="python -m flows.train", description="Train one run.")
     parser.add_argument("config", help="TOML file")
-    parser.add_argument("--arm", help="arm of the file; its own or a built-in one")
+    parser.add_argument("--arm", help="arm of the file, or a built-in one; else the file's own")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--runs", default="runs", help="folder of all run folders")
-    parser.add_argument("--data", help="folder of versioned problem pools")
-    parser.add_argument("--retries", type=int, default=1, help="tries after a failure")
-    parser.add_argument("--no-track", action="store_true", help="send nothing to MLflow")
+    parser.add_argument("--retries", type=int, default=1, help="further tries after a failure")
+    add_shared_options(parser)
     args = parser.parse_args()
-    overrides = tuple(args.set)
-    config = resolve(args.config, args.arm, args.seed, overrides, args.data)
-    home = Path(args.runs) / config.name / "prefect"
-    with prefect_server(home), tags(config.name, config.arm):
-        once = train.with_options(retries=args.retries)
-        result = once(
-            args.config, config.arm, args.seed, overrides, args.runs, args.data, not args.no_track
-        )
+    overrides = with_data(args.set, args.data)
+    with told_as_a_sentence():
+        config, _ = load_config(args.config, args.arm, [*overrides, f"seed={args.seed}"])
+        home = Path(args.runs) / config.name / "prefect"
+        with prefect_server(home), tags(config.name, config.arm):
+            result = train.with_options(retries=args.retries)(
+                args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track
+            )
     Console().print_json(data=result)
 
 

@@ -4,7 +4,6 @@ Heavy parts load inside the commands, so that help and mistakes answer at once. 
 1 the run or the input failed, 2 wrong usage, 130 interrupted.
 """
 
-import errno
 import shlex
 import signal
 import sys
@@ -20,32 +19,11 @@ from rich.table import Table
 
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
+from fst_core.failures import sentence_for
 from fst_core.quiet import settle_environment, settle_for
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
-
-KNOWN_ERRORS = frozenset(
-    {
-        "fst_core.checkpoint.CheckpointError",
-        "fst_core.config.model.ConfigError",
-        "fst_core.environments.errors.DataError",
-        "fst_core.fast.reflection.ReflectionError",
-        "fst_core.journal.JournalError",
-        "fst_core.policy.base.ContextTooLong",
-        "fst_core.rollouts.JudgeError",
-        "fst_core.session.RunBusy",
-        "fst_core.session.RunMismatch",
-        "fst_core.slow.base.TrainingDiverged",
-        "fst_core.tracking.TrackingError",
-    }
-)
-"""Errors whose message is a sentence for the user, by name: their modules may not be loaded."""
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS})
-OUT_OF_MEMORY = (
-    "the GPU's memory is full: lower slow.micro_batch (training) or policy.batch_size "
-    "(generation), then run the same command again; the last checkpoint is intact"
-)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -309,15 +287,16 @@ def _relay(run_id: str, line: str) -> None:
     out.print(f"{run_id:<10} {line}", markup=False, highlight=False, soft_wrap=True)
 
 
+class Interrupted(Exception):
+    """Ctrl-C, or a polite kill, at a point from which the same command goes on."""
+
+
 @contextmanager
 def _resumable(what: str) -> Iterator[None]:
-    """Turn Ctrl-C into a message with the command that goes on."""
     try:
         yield
     except KeyboardInterrupt as error:
-        words = [word for word in sys.argv[1:] if word != "--fresh"]
-        say(f"interrupted; {what} resumable: {shlex.join(['fst', *words])}")
-        raise typer.Exit(130) from error
+        raise Interrupted(what) from error
 
 
 def _show_plan(config: RunConfig) -> None:
@@ -333,10 +312,7 @@ def _show_plan(config: RunConfig) -> None:
         f"plan: {cycles} cycles in {len(phases)} phases: {done['fast']} fast phases, "
         f"{done['slow']} slow steps, {done['evaluation']} evaluations"
     )
-    table = Table("what", "how much", title=f"cost of {config.name}/{config.id}")
-    for row in cost_rows(cost, config):
-        table.add_row(*row)
-    err.print(table)
+    _show_rows(err, f"cost of {config.name}/{config.id}", cost_rows(cost, config))
     if cost.idle_fast_phases:
         say(
             f"warning: in {cost.idle_fast_phases} fast phases, fast.metric_calls does not pay for "
@@ -347,10 +323,19 @@ def _show_plan(config: RunConfig) -> None:
 def _show_summary(folder: Path) -> None:
     from fst_core.summary import summary_rows
 
-    table = Table("what", "how much", title=str(folder))
-    for row in summary_rows(folder):
-        table.add_row(*row)
-    out.print(table)
+    _show_rows(out, str(folder), summary_rows(folder))
+
+
+def _show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table on a terminal, else plain lines."""
+    if console.is_terminal:
+        table = Table("what", "how much", title=title)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    for line in (title, *(f"  {what}: {much}" for what, much in rows)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
@@ -368,19 +353,6 @@ def _report(folders: Sequence[Path], target: Path) -> None:
     out.print(f"tables and figures: {target}", markup=False, highlight=False, soft_wrap=True)
 
 
-def sentence_for(error: BaseException) -> str | None:
-    """What to tell of an error instead of its traceback; None for one nobody foresaw."""
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    if names & KNOWN_ERRORS:
-        return str(error)
-    if any(name.endswith("OutOfMemoryError") for name in names):
-        return OUT_OF_MEMORY
-    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}; what was written is intact, so the run can go on later"
-    return None
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: known errors become one sentence and exit code 1."""
     settle_environment()
@@ -390,6 +362,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     try:
         app(words, prog_name="fst")
+    except Interrupted as stop:
+        command = shlex.join(["fst", *(word for word in words if word != "--fresh")])
+        say(f"interrupted; {stop} resumable: {command}")
+        sys.exit(130)
     except Exception as error:
         sentence = sentence_for(error)
         if debug or sentence is None:

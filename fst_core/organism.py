@@ -14,6 +14,7 @@ in their bits; `check` therefore compares behaviour.
 
 import argparse
 import json
+import logging
 import random
 import re
 import string
@@ -49,6 +50,8 @@ from fst_core.environments.directives import (
     render,
 )
 from fst_core.records import Problem, seed_of
+
+logger = logging.getLogger(__name__)
 
 PAD, UNKNOWN, END = "<|pad|>", "<|unk|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
@@ -259,22 +262,30 @@ def lr_factor(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS, 2 * (1 - step / steps))
 
 
-def answer_loss(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats over the assistant's tokens, end tokens included.
+def before_answer_tokens(ids: torch.Tensor) -> torch.Tensor:
+    """Which positions of (chats, tokens) predict an assistant's token: (chats, tokens - 1) bool.
 
-    Args:
-        ids: (chats, tokens), right-padded, so that causal attention alone hides the padding.
+    An assistant's tokens are its words and its end token.
     """
     specials = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
     opened = (ids == specials["<|assistant|>"]).cumsum(1)
     closed = (ids == specials[END]).cumsum(1)
-    answering = (opened > closed)[:, :-1]  # the position before each assistant token
+    return (opened > closed)[:, :-1]
+
+
+def answer_loss(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats over the assistant's tokens.
+
+    Args:
+        ids: (chats, tokens), right-padded, so that causal attention alone hides the padding.
+    """
+    answering = before_answer_tokens(ids)
     hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state[answering]
     return cross_entropy(model.lm_head(hidden), ids[:, 1:][answering])
 
 
 def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], steps: int) -> None:
-    """Train in place and print a progress line every 25 steps."""
+    """Train in place and log a progress line every 25 steps."""
     optimizers = build_optimizers(model)
     factor = partial(lr_factor, steps=steps)
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, factor) for o in optimizers]
@@ -288,13 +299,13 @@ def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], steps: int) -> 
             part.step()
         tokens += ids.numel()
         if step % 25 == 0 or step == steps:
-            _print_progress(step, steps, loss.item(), tokens, time.monotonic() - start)
+            _log_progress(step, steps, loss.item(), tokens, time.monotonic() - start)
 
 
-def _print_progress(step: int, steps: int, loss: float, tokens: int, seconds: float) -> None:
+def _log_progress(step: int, steps: int, loss: float, tokens: int, seconds: float) -> None:
     left = f"{seconds / step * (steps - step):.0f} s left"
     rate = f"{tokens / seconds:.0f} tokens/s"
-    print(f"step {step}/{steps}  loss {loss:.3f}  {rate}  {left}", flush=True)
+    logger.info("step %d/%d  loss %.3f  %s  %s", step, steps, loss, rate, left)
 
 
 def build(out: Path, steps: int, seed: int) -> None:
@@ -302,7 +313,7 @@ def build(out: Path, steps: int, seed: int) -> None:
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)
-    print(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens", flush=True)
+    logger.info("%d parameters, %d tokens", model.num_parameters(), len(tokenizer))
     train(model, batches(tokenizer, steps, seed), steps)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -425,13 +436,14 @@ def differences(candidate: Behaviour, shipped: Behaviour) -> list[str]:
 
 
 def check(candidate: Path, shipped: Path) -> None:
-    """Compare the behaviour of two policies and print both.
+    """Compare the behaviour of two policies and log both.
 
     Raises:
         SystemExit: with one sentence, if they differ by more than TOLERANCE.
     """
     ours, theirs = measure(candidate), measure(shipped)
-    print(json.dumps({"candidate": asdict(ours), "shipped": asdict(theirs)}, indent=2))
+    rates = {"candidate": asdict(ours), "shipped": asdict(theirs)}
+    logger.info("%s", json.dumps(rates, indent=2))
     found = differences(ours, theirs)
     if found:
         sys.exit(f"The candidate behaves unlike the shipped policy: {'; '.join(found)}.")
@@ -450,6 +462,7 @@ def main() -> None:
     checking.add_argument("--shipped", type=Path, default=SHIPPED)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(args.threads)
     if args.command == "build":
         build(args.out, args.steps, args.seed)

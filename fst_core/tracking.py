@@ -129,7 +129,7 @@ def log_report(experiment: str, out_dir: Path, tracking_uri: str | None = None) 
 
 def _locked(folder: Path) -> FileLock:
     """One process at a time, for creating and for sending."""
-    import contextlib; return contextlib.nullcontext()
+    return FileLock(folder / ".mlflow.lock", timeout=LOCK_SECONDS)
 
 
 @contextmanager

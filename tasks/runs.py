@@ -5,19 +5,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from logging import Logger, LoggerAdapter
 from pathlib import Path
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from fst_core.config import RunConfig
+from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
 from fst_core.study import GRACE_SECONDS, LOG, data_override, run_folder
 
 LOG_LINES = 12
+BEAT_SECONDS = 2.0
 
 
 class RunFailed(RuntimeError):
@@ -60,11 +63,34 @@ def run_process(order: Order, config: RunConfig) -> float:
         return 0.0
     folder.mkdir(parents=True, exist_ok=True)
     log, threads = folder / LOG, {"OMP_NUM_THREADS": str(config.threads)}
-    code = PROCESSES.run(order.command(config.arm, config.seed), log, threads)
+    follower = Follower(folder, get_run_logger())
+    code = PROCESSES.run(order.command(config.arm, config.seed), log, threads, follower.look)
     if code:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
         raise RunFailed(f"{config.id} ended with status {code}; the end of {log}:\n{tail}")
     return time.perf_counter() - began
+
+
+class Follower:
+    """Tells a study's log about the evaluations of a run that another process writes."""
+
+    def __init__(self, folder: Path, logger: Logger | LoggerAdapter[Logger]):
+        self.folder = folder
+        self.logger = logger
+        self.seen = len(self._events())
+
+    def _events(self) -> list[Event]:
+        return read_events(self.folder / "journal.jsonl")
+
+    def look(self) -> None:
+        """Log the evaluations since the last look."""
+        events = self._events()
+        for event in events[self.seen :]:
+            if event["kind"] == "evaluation":
+                reward = event["metrics"]["evaluation/reward"]
+                where = (self.folder.name, event["step"], reward, event["context"])
+                self.logger.info("%s step %d: reward %.3f under the %s context", *where)
+        self.seen = len(events)
 
 
 class Processes:
@@ -75,8 +101,18 @@ class Processes:
         self._lock = threading.Lock()
         self._closed = False
 
-    def run(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-        """Run a command to its end, its output appended to a log; its exit status."""
+    def run(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        beat: Callable[[], None],
+    ) -> int:
+        """Run a command to its end, its output appended to a log, `beat` called meanwhile.
+
+        Returns:
+            Its exit status.
+        """
         with log.open("ab") as output, self._lock:
             if self._closed:
                 raise RunFailed("the study has been stopped")
@@ -91,7 +127,11 @@ class Processes:
             )
             self._alive.add(child)
         try:
-            return child.wait()
+            while child.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(BEAT_SECONDS)
+                beat()
+            return child.returncode
         finally:
             self._alive.discard(child)
 

@@ -1,7 +1,6 @@
 """What the Prefect UI shows of a run: its contexts after every cycle, its summary at the end."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,9 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from fst_core.journal import Event, effective, read_events
+from fst_core.journal import effective, read_events
 from fst_core.records import Population
+from fst_core.summary import summary_rows
 from tasks.sessions import find_session
 
 
@@ -27,17 +27,10 @@ def show_contexts(run_id: str, cycle: int) -> None:
 
 @task(name="show summary", task_run_name="summary {folder.name}", cache_policy=NO_CACHE)
 def show_summary(folder: Path, untracked: int) -> dict[str, float]:
-    """Put a finished run's summary into the UI; the last evaluation's numbers by context."""
-    events = effective(read_events(folder / "journal.jsonl"))
-    create_markdown_artifact(
-        summary_markdown(folder, events, untracked),
-        key=artifact_key(folder.parent.name, folder.name, "summary"),
-    )
-    return {
-        f"{label}/{name}": value
-        for label, event in last_evaluations(events).items()
-        for name, value in event["metrics"].items()
-    }
+    """Put a finished run's summary into the UI; the numbers of its last evaluation."""
+    key = artifact_key(folder.parent.name, folder.name, "summary")
+    create_markdown_artifact(summary_markdown(folder, untracked), key=key)
+    return last_evaluations(folder)
 
 
 def context_rows(population: Population) -> list[dict[str, Any]]:
@@ -55,27 +48,24 @@ def context_rows(population: Population) -> list[dict[str, Any]]:
     ]
 
 
-def last_evaluations(events: Sequence[Event]) -> dict[str, Event]:
-    """The latest evaluation event by context label."""
-    return {event["context"]: event for event in events if event["kind"] == "evaluation"}
+def last_evaluations(folder: Path) -> dict[str, float]:
+    """The numbers of a run's latest evaluation, as "context/metric"."""
+    events = effective(read_events(folder / "journal.jsonl"))
+    latest = {event["context"]: event for event in events if event["kind"] == "evaluation"}
+    return {
+        f"{label}/{name}": value
+        for label, event in latest.items()
+        for name, value in event["metrics"].items()
+    }
 
 
-def summary_markdown(folder: Path, events: Sequence[Event], untracked: int) -> str:
-    """The end of a run for a reader: rewards, cost, time, and what MLflow did not get."""
+def summary_markdown(folder: Path, untracked: int) -> str:
+    """The end of a run for a reader: rewards, use, time, and what MLflow did not get."""
     lines = [f"# {folder.name}", "", f"Run folder: `{folder}`", ""]
-    lines += ["| context | step | reward | KL to base (nats/token) |", "|---|---|---|---|"]
-    for label, event in last_evaluations(events).items():
-        metrics = event["metrics"]
-        cells = (metrics.get(f"evaluation/{name}") for name in ("reward", "kl"))
-        shown = " | ".join("–" if value is None else f"{value:.3f}" for value in cells)
-        lines.append(f"| {label} | {event['step']} | {shown} |")
-    end = next((event for event in reversed(events) if event["kind"] == "end"), None)
-    if end is not None:
-        used = ", ".join(f"{value} {name}" for name, value in end["ledger"].items())
-        took = ", ".join(f"{name} {value:.1f} s" for name, value in end["seconds"].items())
-        lines += ["", f"Used: {used}", "", f"Time of the last process: {took}"]
+    lines += ["| what | how much |", "|---|---|"]
+    lines += [f"| {what} | {how_much} |" for what, how_much in summary_rows(folder)]
     if untracked:
-        lines += ["", f"MLflow could not be used {untracked} times; run `fst sync {folder}`."]
+        lines += ["", f"MLflow could not be used {untracked} times: `fst sync {folder}`."]
     return "\n".join(lines)
 
 

@@ -31,7 +31,7 @@ figure svg { max-width: 100%; height: auto; color: inherit; } .span { white-spac
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: 4px; margin: .4rem 0;
   padding: .5rem .7rem; font: .82rem/1.45 ui-monospace, monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; max-height: 24rem; overflow-y: auto; unicode-bidi: isolate; }
-code { font: .85em ui-monospace, monospace; unicode-bidi: isolate; overflow-wrap: anywhere; }
+code { font: .85em ui-monospace, monospace; unicode-bidi: isolate; }
 ins, del { text-decoration: none; display: block; }
 ins { background: var(--add); } del { background: var(--del); }
 details { margin: .35rem 0; } summary { cursor: pointer; }

@@ -171,9 +171,10 @@ def settings(runs: Sequence[RunLog]) -> pd.DataFrame:
     differ by construction and are not marked.
     """
     flat = {run.id: flatten(run.config) for run in runs if run.config}
-    keys = dict.fromkeys(key for config in flat.values() for key in config)
+    keys = list(dict.fromkeys(key for config in flat.values() for key in config))
+    groups = list(dict.fromkeys(key.partition(".")[0] for key in keys))
     rows: list[Row] = []
-    for key in keys:
+    for key in sorted(keys, key=lambda key: groups.index(key.partition(".")[0])):
         values = {run: config.get(key) for run, config in flat.items()}
         differs = key not in IDENTITY_KEYS and len(set(values.values())) > 1
         rows.append({"key": key, "differs": differs, **values})

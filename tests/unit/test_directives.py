@@ -5,6 +5,8 @@ import re
 from itertools import combinations, product
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
 from fst_core.environments.directives import (
     BY_NAME,
@@ -17,6 +19,13 @@ from fst_core.environments.directives import (
     judge_battery,
     random_question,
     render,
+)
+from fst_core.organism import (
+    SHIPPED,
+    Behaviour,
+    before_answer_tokens,
+    build_tokenizer,
+    differences,
 )
 from fst_core.records import SPLITS
 
@@ -178,10 +187,7 @@ def test_battery_is_seeded_held_out_and_judged_by_the_render_rule():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    transformers = pytest.importorskip("transformers")
-    from fst_core.organism import SHIPPED
-
-    return transformers.AutoTokenizer.from_pretrained(SHIPPED, local_files_only=True)
+    return AutoTokenizer.from_pretrained(SHIPPED, local_files_only=True)
 
 
 def test_every_render_survives_the_tokenizer(tokenizer):
@@ -212,3 +218,23 @@ def test_chat_template_gives_the_training_format(tokenizer):
     ids = tokenizer.apply_chat_template([system, user], add_generation_prompt=True)["input_ids"]
     full = tokenizer(chat, add_special_tokens=False)["input_ids"]
     assert full[: len(ids)] == ids and full[-1] == tokenizer.eos_token_id
+
+
+def test_shipped_tokenizer_is_the_one_a_build_would_make(tokenizer):
+    fresh = build_tokenizer()
+    assert tokenizer.get_vocab() == fresh.get_vocab()
+    assert tokenizer.chat_template == fresh.chat_template
+
+
+def test_training_loss_covers_the_assistants_tokens_only(tokenizer):
+    chat = "<|user|>Say bcd.<|assistant|>|bcd|<|end|><|user|>Say ba.<|assistant|>ba<|end|><|pad|>"
+    ids = torch.tensor(tokenizer([chat], add_special_tokens=False)["input_ids"])
+    targets = ids[:, 1:][before_answer_tokens(ids)]
+    assert tokenizer.decode(targets) == "|bcd|<|end|>ba<|end|>"
+
+
+def test_check_names_each_rate_out_of_tolerance():
+    shipped = Behaviour(0.5, 0.5, 0.8, 0.8)
+    assert differences(Behaviour(0.55, 0.45, 0.9, 0.7), shipped) == []
+    found = differences(Behaviour(0.3, 0.5, 0.8, 0.5), shipped)
+    assert [phrase.split()[0] for phrase in found] == ["trained_obedience", "seeded_accuracy"]

@@ -1,0 +1,34 @@
+"""What the command lines of the flows share."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from flows.server import ServerError
+from fst_core.cli import sentence_for
+
+
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """Options that mean the same for one run and for a study."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="change a setting"
+    )
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are written")
+    parser.add_argument("--data", metavar="DIR", help="read problems from pools in DIR")
+    parser.add_argument("--no-track", action="store_true", help="keep out of MLflow")
+
+
+@contextmanager
+def told_as_a_sentence() -> Iterator[None]:
+    """Turn errors a user can act on into one sentence and exit status 1."""
+    try:
+        yield
+    except Exception as error:
+        sentence = str(error) if isinstance(error, ServerError) else sentence_for(error)
+        if sentence is None:
+            raise
+        Console(stderr=True).print(f"error: {sentence}", markup=False, soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,345 @@
+"""The command line: runs, resumes, refusals, and one sentence for every foreseen mistake."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fst_core.checkpoint import list_checkpoints
+from fst_core.failures import KNOWN_ERRORS, OUT_OF_MEMORY, sentence_for
+from fst_core.journal import comparable, read_events
+from tests.unit.commands import CONFIG, Answer, call, finished, write_config
+
+HOLD_LOCK = """
+import fcntl, os, sys
+file = open(sys.argv[1], "a+")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.write(str(os.getpid()))
+file.flush()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules a fresh Python holds after a statement."""
+    code = f"import sys\ntry:\n {statement}\nexcept SystemExit: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+
+
+@contextmanager
+def locked_by_another_process(folder: Path) -> Iterator[int]:
+    """The lock of a run folder, held by a process of its own (its pid)."""
+    command = [sys.executable, "-c", HOLD_LOCK, str(folder / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize(
+    "words", ["['--help']", "['run', '--help']", "['run', 'no-such.toml']", "['report', 'nowhere']"]
+)
+def test_help_and_early_mistakes_load_nothing_heavy(words: str) -> None:
+    loaded = loaded_after(f"from fst_core.cli import main; main({words})")
+    assert not loaded & {"torch", "transformers", "trl", "gepa", "mlflow", "prefect", "pandas"}
+    assert "fst_core" in loaded
+
+
+def test_dry_run_prints_config_plan_and_cost_and_writes_nothing(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    answer = call("run", config, "--dry-run", "--seed", 7, "--runs", tmp_path / "runs")
+    assert answer.code == 0
+    assert json.loads(answer.out)["seed"] == 7
+    assert "2 fast phases, 2 slow steps, 3 evaluations" in answer.err
+    assert "slow rollouts: 32" in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dry_run_warns_of_a_budget_that_buys_no_search(tmp_path: Path) -> None:
+    answer = call("run", write_config(tmp_path), "--dry-run", "--set", "fast.metric_calls=8")
+    assert "does not pay for one search step" in answer.err
+
+
+BAD_INPUT: list[tuple[list[str], int, str]] = [
+    (["--set", "loop.setps=3"], 1, "loop.setps"),
+    (["--set", "loop.steps"], 1, "key.path=value"),
+    (["--set", "contexts.size=3"], 1, "choose K among the divisors of G"),
+    (["--set", "slow.micro_batch=5"], 1, "slow.micro_batch = 5"),
+    (["--arm", "nothing"], 1, "known arms"),
+    (["--arm", "broken"], 1, "no such folder"),
+    (["--set", 'environment.required=["shout"]'], 1, "unknown directives"),
+    (["--data", "no-such-data"], 1, "build the pools"),
+    (["--seed", "x"], 2, "--seed"),
+    (["--colour"], 2, "--colour"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "part"), BAD_INPUT)
+def test_bad_input_is_one_sentence(words: list[str], code: int, part: str, tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    answer = call("run", config, "--runs", runs, "--no-track", *words)
+    assert answer.code == code
+    assert part in answer.err
+    assert "Traceback" not in answer.err
+    if code == 1:
+        assert answer.err.startswith("error: ")
+        assert len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["run", "{missing}"], "cannot be read"),
+        (["run", "{broken}"], "not valid TOML"),
+        (["report", "{empty}"], "no run here"),
+        (["contexts", "{empty}"], "no run here"),
+        (["sync", "{empty}"], "no run here"),
+        (["data", "check", "{empty}"], "data.manifest.json"),
+        (["data", "manifest", "{missing}", "--out", "{missing}"], "no such folder"),
+        (["compare", "{good}", "--arms", "rl,nothing"], "no arm 'nothing'"),
+        (["compare", "{good}", "--seeds", "1,1"], "twice"),
+    ],
+)
+def test_bad_paths_are_one_sentence(words: list[str], part: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").write_text("name = ")
+    names = {name: tmp_path / name for name in ("missing", "broken", "empty")}
+    good = write_config(tmp_path)
+    answer = call(*(word.format(good=good, **names) for word in words))
+    assert answer.code == 1
+    assert part in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in call("--debug", "run", tmp_path / "missing.toml").err
+    assert "Traceback" in call("run", tmp_path / "missing.toml", "--debug").err
+
+
+def test_unforeseen_errors_show_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("fst_core.cost.estimate", fail)
+    answer = call("run", write_config(tmp_path), "--dry-run")
+    assert answer.code == 1
+    assert "Traceback" in answer.err
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN_ERRORS))
+def test_known_errors_are_the_classes_they_name(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    if module == "fst_core.tracking":
+        pytest.importorskip("mlflow")
+    error = getattr(importlib.import_module(module), kind)("what and why")
+    assert sentence_for(error) == "what and why"
+
+
+def test_out_of_memory_names_the_settings_to_lower() -> None:
+    torch = importlib.import_module("torch")
+    assert sentence_for(torch.OutOfMemoryError("CUDA out of memory")) == OUT_OF_MEMORY
+    assert "slow.micro_batch" in OUT_OF_MEMORY
+    assert sentence_for(ValueError("a bug")) is None
+
+
+def test_a_run_reaches_its_end_and_says_what_came_of_it() -> None:
+    _, folder, answer = finished()
+    assert answer.code == 0, answer.err
+    assert read_events(folder / "journal.jsonl")[-1]["kind"] == "end"
+    assert "step 2/2" in answer.out
+    assert "fast phase 1:" in answer.out
+    assert "evaluation at step 2, best context: reward" in answer.out
+    assert "reward under the seed context:" in answer.out
+    assert "\x1b" not in answer.out
+    assert answer.err == ""
+
+
+def test_a_finished_run_is_not_run_again() -> None:
+    config, folder, _ = finished()
+    before = (folder / "journal.jsonl").read_bytes()
+    answer = call("run", config, "--runs", folder.parents[1])
+    assert answer.code == 0
+    assert "is finished" in answer.err
+    assert "reward under the best context" in answer.out
+    assert (folder / "journal.jsonl").read_bytes() == before
+
+
+def test_another_config_is_refused() -> None:
+    config, folder, _ = finished()
+    words = ("--runs", folder.parents[1], "--no-track", "--set", "slow.beta=0.5")
+    answer = call("run", config, *words)
+    assert answer.code == 1
+    assert "slow.beta 0.0 -> 0.5" in answer.err
+
+
+def interrupted(config: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """A run stopped by Ctrl-C in front of its second slow step."""
+    session = importlib.import_module("fst_core.session").Session
+    step = session.step
+
+    def stopped_step(self: Any) -> None:
+        if self.step_done == 1:
+            raise KeyboardInterrupt
+        step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "step", stopped_step)
+        return call("run", config, "--runs", runs, "--no-track")
+
+
+def test_an_interrupted_run_resumes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    first = interrupted(config, runs, monkeypatch)
+    assert first.code == 130
+    assert f"resumable: fst run {config} --runs {runs} --no-track" in first.err
+    second = call("run", config, "--runs", runs, "--no-track")
+    assert second.code == 0, second.err
+    assert "resuming" in second.err
+    resumed = without_checkpoints(runs / "tiny" / "fst-s0")
+    assert resumed == without_checkpoints(finished()[1])
+
+
+def without_checkpoints(folder: Path) -> list[dict[str, Any]]:
+    """What a run measured; a resume records the checkpoint it starts from once more."""
+    events = comparable(read_events(folder / "journal.jsonl"))
+    return [event for event in events if event["kind"] != "checkpoint"]
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_a_folder_is_written_by_one_process(fresh: list[str], tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    folder = runs / "tiny" / "fst-s0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    with locked_by_another_process(folder) as pid:
+        answer = call("run", config, "--runs", runs, "--no-track", *fresh)
+    assert answer.code == 1
+    assert "another process" in answer.err
+    assert fresh or f"pid {pid}" in answer.err
+    assert (folder / "config.json").read_text() == "{}"
+
+
+def test_fresh_removes_runs_only(tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    folder = runs / "tiny" / "base-s0"
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("precious")
+    words = ("run", config, "--arm", "base", "--runs", runs, "--no-track", "--fresh")
+    refused = call(*words)
+    assert refused.code == 1
+    assert "holds no run" in refused.err
+    assert (folder / "thesis.tex").read_text() == "precious"
+    (folder / "thesis.tex").rename(folder / "config.json")
+    assert call(*words).code == 0
+    assert json.loads((folder / "config.json").read_text())["arm"] == "base"
+    assert read_events(folder / "journal.jsonl")[-1]["kind"] == "end"
+    assert len(list_checkpoints(folder / "checkpoints")) == 1
+
+
+def test_contexts_show_lineage_and_diffs() -> None:
+    answer = call("contexts", finished()[1])
+    assert answer.code == 0
+    assert "contexts after the fast phase of cycle 1" in answer.out
+    assert "You are a helpful assistant." in answer.out
+    first = call("contexts", finished()[1], "--cycle", 0)
+    assert "cycle 0" in first.out
+    assert call("contexts", finished()[1], "--cycle", 9).code == 1
+
+
+def test_report_takes_runs_and_studies(tmp_path: Path) -> None:
+    folder = finished()[1]
+    for number, path in enumerate((folder, folder.parent)):
+        out = tmp_path / str(number)
+        answer = call("report", path, "--out", out)
+        assert answer.code == 0, answer.err
+        assert str(out / "report.html") in answer.out
+        assert (out / "report.html").exists()
+
+
+def test_pools_are_built_checked_and_used(tmp_path: Path) -> None:
+    config, data, manifest = write_config(tmp_path), tmp_path / "data", tmp_path / "m.json"
+    built = call("data", "build", config, "--out", data)
+    assert built.code == 0, built.err
+    assert "8 train, 4 validation, 4 test problems" in built.err
+    assert call("data", "manifest", data, "--out", manifest).code == 0
+    assert call("data", "check", data, "--manifest", manifest).code == 0
+    words = ("--arm", "base", "--runs", tmp_path / "runs", "--no-track", "--data", data)
+    assert call("run", config, *words).code == 0
+    (data / "directives" / "train.jsonl").write_text("{}\n")
+    broken = call("data", "check", data, "--manifest", manifest)
+    assert broken.code == 1
+    assert "train.jsonl" in broken.err
+
+
+def test_sync_sends_a_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    first, second = call("sync", finished()[1]), call("sync", finished()[1])
+    assert first.code == 0, first.err
+    assert " 0 metric rows" not in first.err
+    assert " 0 metric rows" in second.err
+
+
+def test_a_run_goes_on_without_its_tracking_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    answer = call("run", config, "--arm", "base", "--runs", runs)
+    assert answer.code == 0
+    assert answer.err.count("warning: MLflow at") == 1
+    assert f"fst sync {runs / 'tiny' / 'base-s0'}" in answer.err.splitlines()[-1]
+
+
+def test_doctor_finds_this_machine_sound_and_a_dead_server_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    sound = call("doctor", "--runs", tmp_path)
+    assert sound.code == 0, sound.out
+    assert {"torch:", "trl:", "vllm:", "disk:"} <= set(sound.out.split())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")
+    dead = call("doctor", "--runs", tmp_path)
+    assert dead.code == 1
+    assert "does not answer" in dead.out
+    assert "secret" not in dead.out
+
+
+def test_the_tiny_policy_never_asks_the_hub(tmp_path: Path) -> None:
+    code = (
+        "import os; from fst_core.config import load_config; from fst_core import quiet; "
+        "quiet.settle_environment(); "
+        f"quiet.settle_for(load_config({str(write_config(tmp_path))!r})[0]); "
+        "print(os.environ['HF_HUB_OFFLINE'], os.environ['DO_NOT_TRACK'])"
+    )
+    hidden = ("HF_HUB_OFFLINE", "DO_NOT_TRACK")
+    clean = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1"]
+
+
+def test_a_hub_policy_may_ask_the_hub(tmp_path: Path) -> None:
+    from fst_core.config import load_config  # noqa: PLC0415
+    from fst_core.quiet import needs_hub  # noqa: PLC0415
+
+    text = CONFIG.replace('type = "tiny"', 'type = "hub"\nmodel = "someone/model"')
+    assert needs_hub(load_config(write_config(tmp_path, text))[0])
+    assert not needs_hub(load_config(write_config(tmp_path))[0])

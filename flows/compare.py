@@ -8,6 +8,7 @@ Runs that are not finished go on at their last checkpoint and finished ones are 
 
 import argparse
 import os
+import re
 import shlex
 import sys
 import time
@@ -29,7 +30,7 @@ from fst_core.offline import remove_run
 from fst_core.study import expand, run_folder
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
-from tasks.track import track_report
+from tasks.track import prepare_store, track_report
 
 if TYPE_CHECKING:
     from fst_core.report import Report
@@ -94,7 +95,7 @@ def compare(
     folder = Path(runs) / planned[0].name
     if track:
         with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
-            track_report(planned[0].name, folder)
+            prepare_store(planned[0].name)
     order = Order(config_path, overrides, runs, track)
     with watch.time("runs"):
         failures = run_all(order, planned, jobs or study.jobs)
@@ -183,7 +184,7 @@ def mlflow_command() -> str:
     """The command that shows what was tracked, bound to the loopback interface."""
     address = os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     if address.startswith("http"):
-        return address
+        return re.sub(r"//[^/@]*@", "//", address)  # without a password
     program = Path(sys.executable).with_name("mlflow")
     words = [program, "ui", "--host", "127.0.0.1", "--backend-store-uri", address]
     return shlex.join(map(str, words))

@@ -5,10 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from flows.server import ServerError
-from fst_core.cli import sentence_for
+from fst_core.cli import say, sentence_for
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +21,15 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def told_as_a_sentence() -> Iterator[None]:
-    """Turn errors a user can act on into one sentence and exit status 1."""
+    """Turn errors a user can act on into one sentence and exit status 1; Ctrl-C into 130."""
     try:
         yield
     except Exception as error:
         sentence = str(error) if isinstance(error, ServerError) else sentence_for(error)
         if sentence is None:
             raise
-        Console(stderr=True).print(f"error: {sentence}", markup=False, soft_wrap=True)
+        say(f"error: {sentence}")
         sys.exit(1)
+    except KeyboardInterrupt:
+        say("interrupted; the same command, without --fresh, goes on at the last checkpoint")
+        sys.exit(130)

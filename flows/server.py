@@ -66,8 +66,10 @@ def prefect_server(home: Path) -> Iterator[str]:
         os.environ["PREFECT_API_URL"] = url
         try:
             with temporary_settings({PREFECT_API_URL: url}):
-                yield url
-                _drain()
+                try:
+                    yield url
+                finally:
+                    _drain()
         finally:
             os.environ.pop("PREFECT_API_URL")
             if before is not None:

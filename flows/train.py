@@ -25,7 +25,7 @@ from tasks.show import show_contexts, show_summary
 from tasks.track import track as send
 
 
-@flow(name="train", flow_run_name="{arm}-s{seed}")
+@flow(name="train", flow_run_name="{arm}-s{seed}", retries=1)
 def train(
     config_path: str,
     arm: str = "fst",

@@ -12,9 +12,9 @@ One JSON object a line: `seq` (0, 1, 2, ...), `time` (Unix seconds), `kind`, and
     end         step, seconds by part, ledger
 
 `ledger` = {"slow_rollouts", "fast_rollouts", "evaluation_rollouts", "slow_tokens", "fast_tokens",
-"evaluation_tokens", "generate_calls"}, cumulative over the run. `seconds` is wall time since the
-previous event of the same loop began; it and `time` are the only fields that differ between two
-runs of the same config and seed.
+"evaluation_tokens", "reflection_rollouts", "reflection_tokens", "generate_calls"}, cumulative over
+the run. `seconds` is wall time since the previous event of the same loop began; it and `time` are
+the only fields that differ between two runs of the same config and seed.
 """
 
 import json
@@ -115,4 +115,3 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
-

@@ -94,7 +94,10 @@ def execute(
     Raises:
         RunBusy: if another process runs it.
         RunMismatch: if the folder holds a run of another config.
+        ConfigError: if the folder cannot be made.
     """
+    _make_folder(folder)
+    say(f"{folder}: loading the policy")
     from fst_core.session import Session  # noqa: PLC0415  (torch, transformers)
 
     tracker = make_tracker(folder, track, say)
@@ -117,6 +120,15 @@ def execute(
     if tracker is not None:
         tracker.sync()
     return tracker
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made ({error.strerror}); choose another --runs folder"
+        ) from error
 
 
 def remove_run(folder: Path) -> bool:

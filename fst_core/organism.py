@@ -233,7 +233,7 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT_TOKENS,
         initializer_range=0.04,
-        rope_theta=1e4,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -295,8 +295,9 @@ def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], steps: int) -> 
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        for part in (*optimizers, *schedules):
-            part.step()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         tokens += ids.numel()
         if step % 25 == 0 or step == steps:
             _log_progress(step, steps, loss.item(), tokens, time.monotonic() - start)

@@ -13,8 +13,8 @@ from fst_core.environments.base import Environment
 from fst_core.records import content_id
 
 PACKAGES = ("torch", "transformers", "trl", "gepa", "reasoning-gym", "vllm", "fst-lab")
-RUN_PROPERTIES = frozenset({"why", "threads"})
-"""Settings that do not change what a run is."""
+RUN_PROPERTIES = frozenset({"why", "threads", "data"})
+"""Settings that do not change what a run is; the problems themselves are hashed apart."""
 
 
 def config_hash(config: dict[str, Any]) -> str:

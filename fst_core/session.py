@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,7 +36,7 @@ from fst_core.records import (
     Context,
     Problem,
     Rollout,
-    Split,
+    seed_of,
     seeded,
     to_json,
 )
@@ -65,10 +66,12 @@ class Ledger:
     slow_tokens: int = 0
     fast_tokens: int = 0
     evaluation_tokens: int = 0
+    reflection_rollouts: int = 0
+    reflection_tokens: int = 0
     generate_calls: int = 0
 
     def add(self, loop: str, rollouts: int, tokens: int) -> None:
-        """Count rollouts and generated tokens of one loop: slow, fast or evaluation."""
+        """Count rollouts and generated tokens: of slow, fast, evaluation or reflection."""
         setattr(self, f"{loop}_rollouts", getattr(self, f"{loop}_rollouts") + rollouts)
         setattr(self, f"{loop}_tokens", getattr(self, f"{loop}_tokens") + tokens)
         self.generate_calls += 1
@@ -107,6 +110,7 @@ class Session:
         self.next_phase = 0
         self.step_done = 0
         self.population = seeded(config.contexts.seed, config.population_size)
+        self._orders: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,6 +118,7 @@ class Session:
         try:
             self._refuse_other_config()
             self._build()
+            self._keep_config()
             self._resume()
         except BaseException:
             self._lock.close()
@@ -132,7 +137,6 @@ class Session:
         path = self.folder / "config.json"
         now = self.config.model_dump(mode="json")
         if not path.exists():
-            path.write_text(json.dumps(now, indent=1, ensure_ascii=False))
             return
         before = json.loads(path.read_text())
         if config_hash(before) == config_hash(now):
@@ -142,6 +146,10 @@ class Session:
             f"{self.folder} holds a run of another config ({changed}); give this one another name "
             "(--set name=...) or start afresh with --fresh"
         )
+
+    def _keep_config(self) -> None:
+        text = json.dumps(self.config.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        (self.folder / "config.json").write_text(text)
 
     def _build(self) -> None:
         config = self.config
@@ -157,6 +165,7 @@ class Session:
             self.fast = make_fast(
                 config.fast,
                 roll_out=self._fast_roll_out,
+                solve=self.environment.solution,
                 chat=self._chat,
                 run_seed=config.seed,
                 size=config.population_size,
@@ -284,9 +293,19 @@ class Session:
     # Plumbing
 
     def train_problem(self, position: int) -> Problem:
-        """The problem at a position of the run's training stream."""
-        split: Split = "train"
-        return self.environment.problem(split, position)
+        """The problem at a position of the run's training stream.
+
+        A finite train split is gone through in order once, then in a new seeded order each time.
+        """
+        size = self.environment.size("train")
+        if size is None or position < size:
+            return self.environment.problem("train", position)
+        epoch, index = divmod(position, size)
+        if epoch not in self._orders:
+            order = list(range(size))
+            random.Random(seed_of(self.config.seed, "epoch", epoch)).shuffle(order)
+            self._orders[epoch] = order
+        return self.environment.problem("train", self._orders[epoch][index])
 
     def _fast_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
         return self._roll_out("fast", pairs, seeds)
@@ -312,7 +331,7 @@ class Session:
         sampling = Sampling(settings.temperature, settings.max_new_tokens)
         prompts = [self.policy.prompt_ids(m) for m in messages]
         done = self.policy.generate(prompts, seeds, sampling)
-        self._count("fast", done)
+        self._count("reflection", done)
         return [c.text for c in done]
 
     def _sample(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
@@ -82,21 +82,28 @@ def run_folder(runs_root: Path, config: RunConfig) -> Path:
 
 def report_folder(runs_root: Path, config: RunConfig) -> Path:
     """Where the report of a run's study lives."""
-    return runs_root / config.name / "report"
+    return runs_root / config.name
+
+
+def prepare_store(experiment: str, say: Callable[[str], None]) -> None:
+    """Make MLflow's store once, before many runs write to it; say so, where that fails."""
+    _tracked(lambda tracking: tracking.prepare(experiment), say)
 
 
 def track_report(report: Path, experiment: str, say: Callable[[str], None]) -> None:
-    """Put what there is of a study's report into MLflow; say so, where that fails.
+    """Put a study's report into MLflow; say so, where that fails."""
+    _tracked(lambda tracking: tracking.log_report(experiment, report), say)
 
-    Without MLflow installed, nothing happens.
-    """
+
+def _tracked(action: Callable[[Any], object], say: Callable[[str], None]) -> None:
+    """Do something with fst_core.tracking; nothing happens without MLflow installed."""
     if importlib.util.find_spec("mlflow") is None:
         return
-    from fst_core.tracking import TrackingError, log_report  # noqa: PLC0415  (seconds to import)
+    from fst_core import tracking  # noqa: PLC0415  (seconds to import)
 
     try:
-        log_report(experiment, report)
-    except TrackingError as error:
+        action(tracking)
+    except tracking.TrackingError as error:
         say(f"warning: {error}")
 
 
@@ -147,7 +154,7 @@ def run_study(
     chosen = list(overrides)
     runs, study = expand(config_path, chosen, arms, seeds)
     if track:  # now, so that one process makes MLflow's database instead of all runs at once
-        track_report(report_folder(runs_root, runs[0]), runs[0].name, lambda s: on_line("study", s))
+        prepare_store(runs[0].name, lambda s: on_line("study", s))
     options = [part for assignment in chosen for part in ("--set", assignment)]
     options += ["--runs", str(runs_root)] + ([] if track else ["--no-track"])
     commands = deque(

@@ -81,6 +81,16 @@ class SyncReport:
     artifacts: int = 0
 
 
+def prepare(experiment: str, tracking_uri: str | None = None) -> None:
+    """Make the store and an experiment once, before many runs write to them.
+
+    Raises:
+        TrackingError: if MLflow cannot be used.
+    """
+    with _connected(tracking_uri, "its runs can be synced later") as (client, uri):
+        _experiment_id(client, uri, experiment)
+
+
 def sync(run_dir: Path, tracking_uri: str | None = None, final: bool = False) -> SyncReport:
     """Replay a run's journal into MLflow; sending the same events again changes nothing.
 
@@ -138,7 +148,7 @@ def _connected(tracking_uri: str | None, advice: str) -> Iterator[tuple[MlflowCl
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or default
     try:
         _ping(uri)
-        yield MlflowClient(tracking_uri=uri), uri
+        yield _client(uri), uri
     except (MlflowException, SQLAlchemyError, OSError) as error:
         shown = re.sub(r"//[^/@]*@", "//***@", uri)
         reason = (str(error) or repr(error)).replace(uri, shown).splitlines()[0]
@@ -146,6 +156,16 @@ def _connected(tracking_uri: str | None, advice: str) -> Iterator[tuple[MlflowCl
         raise TrackingError(
             f"MLflow at {shown} could not be used ({reason}); nothing is lost: {advice}"
         ) from error
+
+
+def _client(uri: str) -> MlflowClient:
+    """A client whose store exists; one process at a time makes or migrates a SQLite file."""
+    if not uri.startswith("sqlite:///"):
+        return MlflowClient(tracking_uri=uri)
+    with _locked(Path(uri.removeprefix("sqlite:///")).parent):
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+        return client
 
 
 def _ping(uri: str) -> None:

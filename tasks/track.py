@@ -1,5 +1,6 @@
 """Journal -> MLflow as task runs: an MLflow that is away costs a warning, never a run."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import get_run_logger, task
@@ -21,9 +22,21 @@ def send_journal(folder: Path, final: bool = False) -> None:
     sync(folder, final=final)
 
 
+@task(name="prepare store", task_run_name="prepare store {experiment}", cache_policy=NO_CACHE)
+def make_store(experiment: str) -> None:
+    """Make MLflow's store and an experiment once, before many runs write to them.
+
+    Raises:
+        TrackingError: if MLflow cannot be used.
+    """
+    from fst_core.tracking import prepare
+
+    prepare(experiment)
+
+
 @task(name="track report", task_run_name="track report {experiment}", cache_policy=NO_CACHE)
 def send_report(experiment: str, out_dir: Path) -> None:
-    """Put a study's report on the experiment's study run; creates the store if there is none.
+    """Put a study's report on the experiment's study run.
 
     Raises:
         TrackingError: if MLflow cannot be used.
@@ -35,25 +48,27 @@ def send_report(experiment: str, out_dir: Path) -> None:
 
 def track(folder: Path, final: bool = False) -> bool:
     """Send a run's journal; False, with a warning in the flow's log, if MLflow cannot be used."""
-    from fst_core.tracking import TrackingError
-
     send = send_journal
     if final:
         send = send_journal.with_options(retries=RETRIES, retry_delay_seconds=RETRY_SECONDS)
-    try:
-        send(folder, final)
-    except TrackingError as error:
-        get_run_logger().warning("%s", error)
-        return False
-    return True
+    return _tried(lambda: send(folder, final))
+
+
+def prepare_store(experiment: str) -> bool:
+    """Make MLflow's store; False, with a warning in the flow's log, if MLflow cannot be used."""
+    return _tried(lambda: make_store(experiment))
 
 
 def track_report(experiment: str, out_dir: Path) -> bool:
     """Send a study's report; False, with a warning in the flow's log, if MLflow cannot be used."""
+    return _tried(lambda: send_report(experiment, out_dir))
+
+
+def _tried(send: Callable[[], object]) -> bool:
     from fst_core.tracking import TrackingError
 
     try:
-        send_report(experiment, out_dir)
+        send()
     except TrackingError as error:
         get_run_logger().warning("%s", error)
         return False

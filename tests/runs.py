@@ -38,9 +38,9 @@ def run(
 ) -> list[dict[str, Any]]:
     """Run to the end in this process; the journal's events."""
     # torch and TRL load here, so that light tests stay light.
-    from fst_core.interleave import interleave  # noqa: PLC0415
-    from fst_core.journal import read_events  # noqa: PLC0415
-    from fst_core.session import Session  # noqa: PLC0415
+    from fst_core.interleave import interleave
+    from fst_core.journal import read_events
+    from fst_core.session import Session
 
     with Session(config, folder, observer) as session:
         interleave(session)

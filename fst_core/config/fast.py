@@ -13,6 +13,9 @@ class RulesReflection(ConfigModel):
     type: Literal["rules"] = "rules"
     example_weight: float = Field(1.0, ge=0)
     """Relative weight of the operator that adds or swaps a worked example."""
+    example_styles: tuple[Literal["example", "chat"], ...] = Field(("example",), min_length=1)
+    """How a worked example is written: "Example input / output" lines, or "User / Assistant" lines;
+    the search draws among them."""
     lesson_weight: float = Field(2.0, ge=0)
     """Relative weight of the operator that adds a line the feedback repeats."""
     drop_weight: float = Field(0.5, ge=0)
@@ -94,6 +97,9 @@ class GepaConfig(ConfigModel):
     tie_break: float = Field(0.0, ge=0, le=0.01)
     """Weight of the verdict's subscores in the search's score, next to the reward's 1; a little of
     it lets the search tell apart contexts that earn no reward yet. 0 is plain GEPA."""
+    show_solutions: bool = False
+    """Reflection also sees the solutions of the TRAIN problems it reads about, as gepa's own
+    default adapter shows them; the slow loop never does: say so where arms are compared."""
     reflection: ReflectionConfig = RulesReflection()
     """What writes new contexts."""
 

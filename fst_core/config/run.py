@@ -168,6 +168,28 @@ def _override(data: dict[str, Any], assignment: str) -> dict[str, Any]:
     return _merge(data, parsed)
 
 
+def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """File, then overrides, then the arm; overrides of tables whose type the arm kept win again.
+
+    So `--set fast.metric_calls=64` speaks to every arm with that fast part, and leaves alone the
+    arms that have none.
+    """
+    for assignment in overrides:
+        if assignment.partition("=")[0].strip() == "arm":
+            raise ConfigError("an arm is chosen with --arm, not with --set arm=...")
+        data = _override(data, assignment)
+    resolved = _merge(data, arm)
+    for assignment in overrides:
+        table = assignment.partition("=")[0].strip().split(".")[0]
+        if _type_of(resolved.get(table)) == _type_of(data.get(table)):
+            resolved = _override(resolved, assignment)
+    return resolved
+
+
+def _type_of(table: Any) -> Any:
+    return table.get("type") if isinstance(table, Mapping) else None
+
+
 def load_config(
     path: str | Path, arm: str | None = None, overrides: Iterable[str] = ()
 ) -> tuple[RunConfig, StudyConfig]:
@@ -183,16 +205,14 @@ def load_config(
         data = tomllib.loads(Path(path).read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML ({error})") from error
-    study_data = data.pop("study", {})
     arms = {**ARMS, **data.pop("arms", {})}
     chosen = arm or data.get("arm", "fst")
     if chosen not in arms:
         raise ConfigError(f"{path}: no arm {chosen!r}; known arms: {', '.join(sorted(arms))}")
-    data = _merge({**data, "arm": chosen}, arms[chosen])
-    for assignment in overrides:
-        data = _override(data, assignment)
+    data = _resolve({**data, "arm": chosen}, arms[chosen], list(overrides))
+    study_data = data.pop("study", {})
     try:
         study = StudyConfig.model_validate(study_data)
         run = RunConfig.model_validate(data)

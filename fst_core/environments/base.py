@@ -29,3 +29,10 @@ class Environment(Protocol):
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """Reward in [0, 1] and feedback: what was wrong and what was required."""
         ...
+
+    def solution(self, problem: Problem) -> str | None:
+        """A completion that the judge rewards in full; None where none can be written.
+
+        Shown to reflection for train problems only, and only where the config says so.
+        """
+        ...

@@ -18,6 +18,7 @@ from functools import cache
 from itertools import combinations, count, islice
 from typing import Literal, get_args
 
+from fst_core.environments.errors import PastTheEnd
 from fst_core.records import SPLITS, Problem, Split, Verdict, content_id, seed_of
 
 Group = Literal["word", "number", "separator", "quote", "prefix", "suffix", "tag"]
@@ -420,7 +421,8 @@ class DirectivesEnvironment:
         """The index-th problem of a split.
 
         Raises:
-            IndexError: if the index is negative or past the end of a finite split.
+            PastTheEnd: if the index is past the end of a finite split.
+            IndexError: if it is negative.
         """
         if index < 0:
             raise IndexError(f"negative problem index {index}")
@@ -429,6 +431,8 @@ class DirectivesEnvironment:
         else:
             self._train.extend(islice(self._stream, max(0, index + 1 - len(self._train))))
             questions = self._train
+        if index >= len(questions):
+            raise PastTheEnd(self.name, split, index, len(questions))
         return _as_problem(questions[index], self.name, self.required)
 
     def size(self, split: Split) -> int | None:
@@ -440,6 +444,10 @@ class DirectivesEnvironment:
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """Reward 1.0 for exactly the required string; one sentence for each broken directive."""
         return judge_format(problem, self.required, completion)
+
+    def solution(self, problem: Problem) -> str:
+        """The required output."""
+        return problem.reference
 
 
 def battery(seed: int, n: int, exclude: Sequence[str] = ()) -> list[tuple[str, Problem]]:

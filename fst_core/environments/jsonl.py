@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fst_core.config.environment import JsonlConfig
-from fst_core.environments.errors import DataError
+from fst_core.environments.errors import DataError, PastTheEnd
 from fst_core.environments.feedback import Case, explain, requirement
 from fst_core.environments.feedback.guard import without_reference
 from fst_core.environments.graders import GRADERS, choice_of, find_answer
@@ -152,10 +152,7 @@ class JsonlEnvironment:
         """
         problems = self._problems.get(split, ())
         if not 0 <= index < len(problems):
-            raise IndexError(
-                f"environment {self.name!r} has {len(problems)} {split} problems; there is no "
-                f"index {index}"
-            )
+            raise PastTheEnd(self.name, split, index, len(problems))
         return problems[index]
 
     def size(self, split: Split) -> int:
@@ -187,6 +184,12 @@ class JsonlEnvironment:
         note = (RIGHT_WITHOUT_TAGS,) if right else ()
         feedback = (*missing[:1], *note, *missing[1:], *requirement(case))
         return Verdict(0.0, feedback, subscores)
+
+    def solution(self, problem: Problem) -> str:
+        """The reference in the form the judge wants."""
+        tag = self.config.tag
+        tagged = f"<{tag}>{problem.reference}</{tag}>"
+        return tagged if self.config.answer == "tag" else problem.reference
 
     def _explain(self, case: Case) -> tuple[str, ...]:
         if case.reward == 1:

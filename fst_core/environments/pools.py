@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fst_core.environments.base import Environment
-from fst_core.environments.errors import DataError
+from fst_core.environments.errors import DataError, PastTheEnd
 from fst_core.records import SPLITS, Problem, Split, Verdict, problem_from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -115,10 +115,7 @@ class PooledEnvironment:
         """
         problems = self._problems[split]
         if not 0 <= index < len(problems):
-            raise IndexError(
-                f"pool {self._folder} holds {len(problems)} {split} problems; there is no index "
-                f"{index}"
-            )
+            raise PastTheEnd(self.name, split, index, len(problems))
         return problems[index]
 
     def size(self, split: Split) -> int:
@@ -128,6 +125,10 @@ class PooledEnvironment:
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """The verdict of the environment the pool was made of."""
         return self._environment.judge(problem, completion)
+
+    def solution(self, problem: Problem) -> str | None:
+        """The solution of the environment the pool was made of."""
+        return self._environment.solution(problem)
 
     def _check_settings(self) -> None:
         path = self._folder / MANIFEST

@@ -70,6 +70,14 @@ class ReasoningGymEnvironment:
         feedback = (*reading.feedback[:1], *right, *reading.feedback[1:], *requirement(case))
         return Verdict(0.0, feedback, subscores)
 
+    def solution(self, problem: Problem) -> str | None:
+        """The reference in the form the judge wants; None where the package has no reference."""
+        if not problem.reference:
+            return None
+        tag = self.config.tag
+        tagged = f"<{tag}>{problem.reference}</{tag}>"
+        return tagged if self.config.answer == "tag" else problem.reference
+
     def _points(self, score: float | None) -> float:
         if score is None:
             return 0.0

@@ -7,7 +7,7 @@ another, and an option that leaves a question as it is leaves its split as it is
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fst_core.environments.errors import DataError
+from fst_core.environments.errors import DataError, PastTheEnd
 from fst_core.records import SPLITS, Problem, Split, seed_of
 
 PATIENCE = 2000
@@ -63,10 +63,7 @@ class SplitStream:
         while len(self._problems[split]) <= index and not self._exhausted(split):
             self._scan()
         if index >= len(self._problems[split]):
-            raise IndexError(
-                f"environment {self.name!r} has {len(self._problems[split])} {split} problems; "
-                f"there is no index {index}"
-            )
+            raise PastTheEnd(self.name, split, index, len(self._problems[split]))
         return self._problems[split][index]
 
     def size(self, split: Split) -> int | None:

@@ -61,7 +61,9 @@ class Adapter:
         start: Sequence[Context],
         seeds: Callable[[int], int],
         tie_break: float = 0.0,
+        solve: Callable[[Problem], str | None] | None = None,
     ) -> None:
+        self._solve = solve
         self._roll_out = roll_out
         self._tie_break = tie_break
         self._seeds = seeds
@@ -110,12 +112,17 @@ class Adapter:
             rollouts = list(islice(judged, shot.samples))
             points = [score_of(rollout.verdict, self._tie_break) for rollout in rollouts]
             examples = [example_of(shot.problem, rollout) for rollout in rollouts]
-            self._remember(examples)
+            self._remember([*examples, *self._solved(shot.problem)])
             outputs.append(rollouts[0])
             scores.append(sum(points) / len(points))
             traces.append(examples[0])
         self.imperfect += any(score < 1 for score in scores)
         return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
+
+    def _solved(self, problem: Problem) -> list[Example]:
+        """The problem's solution as a rewarded rollout, where reflection may see it."""
+        solution = self._solve(problem) if self._solve else None
+        return [] if solution is None else [Example(problem.text, solution, 1.0)]
 
     def _remember(self, examples: Sequence[Example]) -> None:
         for example in examples:

@@ -216,7 +216,9 @@ class GepaFast:
         size: int,
         max_tokens: int,
         count_tokens: Callable[[str], int],
+        solve: Callable[[Problem], str | None] | None = None,
     ) -> None:
+        self._solve = solve
         self.config = config
         self._roll_out = roll_out
         self._reflection = reflection
@@ -252,7 +254,7 @@ class GepaFast:
         def seeds(purpose: str) -> Callable[[int], int]:
             return lambda n: seed_of(self._run_seed, purpose, cycle, n)
 
-        adapter = Adapter(self._roll_out, start, seeds("fast"), self.config.tie_break)
+        adapter = Adapter(self._roll_out, start, seeds("fast"), self.config.tie_break, self._solve)
         reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
         watch = Watch(adapter, self.config.metric_calls, reserve)
         gate = Gate(self._max_tokens, self._count_tokens)

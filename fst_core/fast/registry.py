@@ -64,6 +64,7 @@ def make_fast(
     config: FastConfig,
     *,
     roll_out: RollOut,
+    solve: Callable[[Problem], str | None],
     chat: Chat | None,
     run_seed: int,
     size: int,
@@ -75,6 +76,7 @@ def make_fast(
     Args:
         config: the `fast` table of a run.
         roll_out: generates and judges a batch of (context, problem) pairs in one engine call.
+        solve: the environment's solution of a train problem, used by `show_solutions` only.
         chat: the policy's chat, needed by `policy` reflection only.
         run_seed: seed of the run.
         size: K, the slots of a population.
@@ -92,4 +94,13 @@ def make_fast(
             reflection = make_reflection(
                 config.reflection, chat, lambda text: count_tokens(text) <= max_tokens
             )
-            return GepaFast(config, roll_out, reflection, run_seed, size, max_tokens, count_tokens)
+            return GepaFast(
+                config,
+                roll_out,
+                reflection,
+                run_seed,
+                size,
+                max_tokens,
+                count_tokens,
+                solve if config.show_solutions else None,
+            )

@@ -7,13 +7,14 @@ context and out of it; whether that helped is for the search to find out.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.reflection import Example, Job, Peer, Proposal
 from fst_core.records import content_id
 
-INPUT = "Example input: "
-OUTPUT = "Example output: "
+STYLES = {"example": ("Example input: ", "Example output: "), "chat": ("User: ", "Assistant: ")}
+"""How the two lines of a worked example begin."""
 MOST_EXAMPLES = 3
 MOST_LESSONS = 3
 EXAMPLE_CHARACTERS = 600
@@ -31,7 +32,10 @@ def units_of(text: str) -> list[Unit]:
     """Lines of a context; the two lines of a worked example stay together."""
     units: list[Unit] = []
     for line in filter(None, map(str.strip, text.splitlines())):
-        if line.startswith(OUTPUT) and units and units[-1][-1].startswith(INPUT):
+        if units and any(
+            units[-1][-1].startswith(first) and line.startswith(second)
+            for first, second in STYLES.values()
+        ):
             units[-1] = (*units[-1], line)
         else:
             units.append((line,))
@@ -45,7 +49,7 @@ def text_of(units: Iterable[Unit]) -> str:
 
 def is_example(unit: Unit) -> bool:
     """Whether a unit is a worked example."""
-    return unit[0].startswith(INPUT)
+    return len(unit) == 2
 
 
 def one_line(text: str) -> str:
@@ -106,30 +110,34 @@ def add_lesson(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
     return [u for u in units if not is_example(u)] + added + examples, ()
 
 
-def as_unit(example: Example) -> Unit:
+def as_unit(example: Example, style: str) -> Unit:
     """A rewarded rollout as a worked example of exactly two lines."""
-    return INPUT + one_line(example.problem), OUTPUT + one_line(example.response)
+    first, second = STYLES[style]
+    return first + one_line(example.problem), second + one_line(example.response)
 
 
-def worth_showing(rewarded: Sequence[Example]) -> list[Unit]:
+def worth_showing(rewarded: Sequence[Example], style: str) -> list[Unit]:
     """Worked examples of (nearly) the best reward that fit in two modest lines."""
     best = max((e.reward for e in rewarded), default=0.0)
     good = [e for e in rewarded if e.reward > 0 and e.reward >= 0.8 * best and e.response.strip()]
     short = [e for e in good if len(e.problem) + len(e.response) <= EXAMPLE_CHARACTERS]
-    return list(dict.fromkeys(map(as_unit, short)))
+    return list(dict.fromkeys(as_unit(example, style) for example in short))
 
 
-def add_example(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
-    """Add a worked example, or put it in another's place."""
-    fresh = [unit for unit in worth_showing(job.rewarded) if unit not in units]
+def add_example(
+    job: Job, units: list[Unit], rng: random.Random, styles: Sequence[str] = ("example",)
+) -> Move | None:
+    """Add worked examples, or put one in another's place."""
+    style = rng.choice(styles)
+    fresh = [unit for unit in worth_showing(job.rewarded, style) if unit not in units]
     if not fresh:
         return None
     shown = [index for index, unit in enumerate(units) if is_example(unit)]
-    new = rng.choice(fresh)
     if shown and (len(shown) >= MOST_EXAMPLES or rng.random() < 0.3):
         place = rng.choice(shown)
-        return [*units[:place], new, *units[place + 1 :]], ()
-    return [*units, new], ()
+        return [*units[:place], rng.choice(fresh), *units[place + 1 :]], ()
+    room = min(MOST_EXAMPLES - len(shown), len(fresh))
+    return [*units, *rng.sample(fresh, rng.randint(1, room))], ()
 
 
 def drop_line(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
@@ -180,7 +188,7 @@ class Rules:
         self._fits = fits
         self._operators: dict[str, tuple[Operator, float]] = {
             "lesson": (add_lesson, config.lesson_weight),
-            "example": (add_example, config.example_weight),
+            "example": (partial(add_example, styles=config.example_styles), config.example_weight),
             "drop": (drop_line, config.drop_weight),
             "replace": (replace_line, config.replace_weight),
             "merge": (merge, config.merge_weight),

@@ -20,6 +20,7 @@ from fst_core.policy.base import Engine, Sampling
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate
 from fst_core.policy.transformers_engine import left_pad, looking, positions
+from fst_core.quiet import quiet_libraries
 from fst_core.records import Completion
 
 SCORING_TOKENS = 1 << 14
@@ -39,6 +40,10 @@ def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> 
     Raises:
         ConfigError: if there is no such model.
     """
+    quiet_libraries()
+    # cuDNN's fused attention returns NaN gradients in bf16 where a query row is wholly masked, as
+    # left padding is (torch 2.11, H200); PyTorch's other kernels do not.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path, revision=revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"

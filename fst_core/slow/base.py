@@ -9,7 +9,7 @@ from fst_core.records import Population, Rollout
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or a gradient is no longer finite."""
+    """The loss is no longer finite, or too many steps in a row had no finite gradient."""
 
 
 @dataclass(frozen=True, slots=True)

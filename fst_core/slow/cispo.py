@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,11 @@ METRICS = {
     "completions/clipped_ratio": "slow/truncated_frac",
 }
 """TRL's log keys and the lab's names for them."""
+
+logger = logging.getLogger(__name__)
+
+SKIPS_ALLOWED = 3
+"""Steps in a row without a finite gradient after which a run stops."""
 
 TRAINER_STATE = "trainer_state.json"
 
@@ -135,18 +139,26 @@ class CispoSlow:
         assert self.stepped is not None
         self.trainer.population = population
         self.handover.logs.clear()
-        began = time.perf_counter()
         self.stepped.resume()
         self.policy.version = step = self.trainer.state.global_step
         metrics = step_metrics(self.handover.logs)
-        for name in ("slow/loss", "slow/grad_norm"):
-            if not math.isfinite(metrics.get(name, 0.0)):
-                raise TrainingDiverged(
-                    f"{name} is {metrics[name]} at step {step}; lower slow.learning_rate, then "
-                    "run again: the last checkpoint is intact"
-                )
-        logging.getLogger(__name__).debug("step %d: %.2f s", step, time.perf_counter() - began)
+        metrics["slow/skipped"] = float(self.handover.skipped_in_a_row > 0)
+        self._check(step, metrics)
         return StepReport(step, metrics, tuple(self.judge.rollouts))
+
+    def _check(self, step: int, metrics: dict[str, float]) -> None:
+        """Drop what is not finite from a skipped step's metrics; stop when training diverged."""
+        skipped, broken = self.handover.skipped_in_a_row, ", ".join(self.handover.broken)
+        if skipped:
+            logger.warning("step %d skipped: no finite gradient in %s", step, broken)
+            metrics.pop("slow/grad_norm", None)
+        loss = metrics.get("slow/loss", 0.0)
+        if not math.isfinite(loss) or skipped >= SKIPS_ALLOWED:
+            reason = f"{skipped} steps in a row had no finite gradient" if skipped else "no loss"
+            raise TrainingDiverged(
+                f"training diverged at step {step} (loss {loss}; {reason}); lower "
+                "slow.learning_rate, then run again: the last checkpoint is intact"
+            )
 
     def save(self, folder: Path) -> None:
         """Weights as safetensors, optimizer and schedule as TRL resumes from them."""

@@ -103,7 +103,23 @@ def keep_rows(batch: dict[str, Any], alive_N: torch.Tensor, chunks: int) -> dict
         for key, value in batch.items()
     }
     smaller["completion_mask"] = smaller["completion_mask"] * alive_N[rows][:, None]
-    return smaller
+    return without_shared_padding(smaller)
+
+
+def without_shared_padding(batch: dict[str, Any]) -> dict[str, Any]:
+    """A scored batch without the columns that are padding in every row."""
+    prompt_T = batch["prompt_mask"].any(dim=0)
+    completion_T = batch["completion_mask"].any(dim=0)
+    first = int(prompt_T.int().argmax())
+    width = len(completion_T)
+    last = max(1, width - int(completion_T.flip(0).int().argmax())) if completion_T.any() else 1
+    trimmed = dict(batch)
+    for key, value in batch.items():
+        if key in ("prompt_ids", "prompt_mask"):
+            trimmed[key] = value[:, first:]
+        elif isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] == width:
+            trimmed[key] = value[:, :last]  # completion ids, mask and per-token log-probs
+    return trimmed
 
 
 class RewardByJudge:
@@ -136,9 +152,21 @@ class Handover(TrainerCallback):
     def __init__(self, before_step: Callable[[int], None]):
         self.before_step = before_step
         self.logs: dict[str, float] = {}
+        self.skipped_in_a_row = 0
+        self.broken: list[str] = []
+        """Parameters whose gradient was not finite in the last step, the first few."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.before_step(state.global_step)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Skip the update, and say so in the logs, when a gradient is not finite."""
+        named = list(given["model"].named_parameters())
+        broken = [n for n, p in named if p.grad is not None and not p.grad.isfinite().all()]
+        self.broken = broken[:3]
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if broken else 0
+        for _, parameter in named if broken else ():
+            parameter.grad = None  # Adam leaves a parameter without a gradient alone
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         self.logs.update(logs or {})

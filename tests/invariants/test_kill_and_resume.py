@@ -1,4 +1,4 @@
-"""kill -9 anywhere, then resume, equals the undisturbed run: weights, population, journal, MLflow."""
+"""kill -9 anywhere, then resume: weights, population, journal and MLflow as if undisturbed."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def metric_rows(uri: str) -> list[tuple[str, int, float]]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A migrated, empty SQLite store, copied for every run: the migration takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    tracking.prepare(f"sqlite:///{path}")
+    tracking.prepare("test", f"sqlite:///{path}")
     return path.read_bytes()
 
 

@@ -57,7 +57,7 @@ def test_a_full_disk_leaves_the_previous_one_and_says_so(tmp_path: Path) -> None
 
     with pytest.raises(CheckpointError, match="the disk is full; the one before it is intact"):
         write_checkpoint(tmp_path, state(2, 2), full, keep=1)
-    assert [p for p in tmp_path.iterdir()] == [before]
+    assert list(tmp_path.iterdir()) == [before]
     assert read_state(before).step == 1
 
 

@@ -94,8 +94,9 @@ def test_bad_input_is_one_sentence(words: list[str], code: int, part: str, tmp_p
     assert part in answer.err
     assert "Traceback" not in answer.err
     if code == 1:
-        assert answer.err.startswith("error: ")
-        assert len(answer.err.splitlines()) == 1
+        *before, sentence = answer.err.splitlines()
+        assert sentence.startswith("error: ")
+        assert all("loading the policy" in line for line in before)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,7 @@ def test_bad_input_is_one_sentence(words: list[str], code: int, part: str, tmp_p
     [
         (["run", "{missing}"], "cannot be read"),
         (["run", "{broken}"], "not valid TOML"),
+        (["run", "{good}", "--runs", "{broken}"], "choose another --runs folder"),
         (["report", "{empty}"], "no run here"),
         (["contexts", "{empty}"], "no run here"),
         (["sync", "{empty}"], "no run here"),
@@ -165,7 +167,7 @@ def test_a_run_reaches_its_end_and_says_what_came_of_it() -> None:
     assert "evaluation at step 2, best context: reward" in answer.out
     assert "reward under the seed context:" in answer.out
     assert "\x1b" not in answer.out
-    assert answer.err == ""
+    assert answer.err == f"{folder}: loading the policy\n"
 
 
 def test_a_finished_run_is_not_run_again() -> None:
@@ -337,8 +339,8 @@ def test_the_tiny_policy_never_asks_the_hub(tmp_path: Path) -> None:
 
 
 def test_a_hub_policy_may_ask_the_hub(tmp_path: Path) -> None:
-    from fst_core.config import load_config  # noqa: PLC0415
-    from fst_core.quiet import needs_hub  # noqa: PLC0415
+    from fst_core.config import load_config
+    from fst_core.quiet import needs_hub
 
     text = CONFIG.replace('type = "tiny"', 'type = "hub"\nmodel = "someone/model"')
     assert needs_hub(load_config(write_config(tmp_path, text))[0])

@@ -84,7 +84,7 @@ def test_another_seed_never_moves_a_problem_to_another_split() -> None:
     assert size is not None and 5 < size < 60
     held_out = {tests.problem("test", i).text for i in range(size)}
     assert not held_out & {trains.problem("train", i).text for i in range(500)}
-    with pytest.raises(IndexError, match=f"has {size} test problems; there is no index {size}"):
+    with pytest.raises(IndexError, match=f"has {size} test problems, and problem number"):
         tests.problem("test", size)
 
 

@@ -58,7 +58,8 @@ def test_comparable_ignores_clocks_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("{]", "damaged line"), (json.dumps({"seq": 7}), "sequence 7, expected 1")]
+    ("line", "message"),
+    [("{]", "damaged line"), (json.dumps({"seq": 7}), "sequence 7, expected 1")],
 )
 def test_damage_before_the_end_is_named_with_its_line(
     tmp_path: Path, line: str, message: str

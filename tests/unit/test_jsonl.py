@@ -43,7 +43,7 @@ def test_one_file_is_split_by_question_and_keeps_extra_keys(write: Write) -> Non
     assert split["train"][0].metadata == {"source": "mine"}
     reordered = load(write("reordered.jsonl", *rows[::-1]))
     assert reordered.size("test") == environment.size("test")
-    with pytest.raises(IndexError, match=r"has \d+ test problems; there is no index 60"):
+    with pytest.raises(IndexError, match=r"has \d+ test problems, and problem number 61"):
         environment.problem("test", 60)
 
 

@@ -74,7 +74,7 @@ def test_past_the_end_of_a_pool_is_an_index_error(tmp_path: Path) -> None:
     config = ReasoningGymConfig(dataset="chain_sum")
     build_pools(make_environment(config), tmp_path / "chain_sum", COUNTS)
     pooled = make_environment(config, data=str(tmp_path))
-    with pytest.raises(IndexError, match="holds 6 train problems; there is no index 6"):
+    with pytest.raises(IndexError, match="has 6 train problems, and problem number 7"):
         pooled.problem("train", 6)
 
 

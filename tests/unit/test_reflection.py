@@ -337,9 +337,9 @@ def test_a_missing_local_model_is_one_sentence(tmp_path):
 
 @pytest.fixture(scope="module")
 def local_model(tmp_path_factory):
-    import torch  # noqa: PLC0415
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import (  # noqa: PLC0415
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
         LlamaConfig,
         LlamaForCausalLM,
         PreTrainedTokenizerFast,
@@ -361,9 +361,9 @@ def local_model(tmp_path_factory):
 
 
 def test_a_local_model_answers_in_a_batch_and_leaves_the_random_state_alone(local_model):
-    import torch  # noqa: PLC0415
+    import torch
 
-    from fst_core.fast.local_chat import LocalChat  # noqa: PLC0415
+    from fst_core.fast.local_chat import LocalChat
 
     chat = LocalChat(HuggingFaceReflection(model=str(local_model), max_new_tokens=12))
     chats = [[{"role": "user", "content": text}] for text in ("a b", "a b c a")]

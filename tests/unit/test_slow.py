@@ -113,12 +113,15 @@ def test_keep_rows_fills_up_to_equal_micro_batches(alive: int, chunks: int, size
     alive_N = torch.arange(8) < alive
     batch = {
         "row": torch.arange(8),
+        "prompt_ids": torch.arange(32).view(8, 4),
+        "prompt_mask": torch.tensor([[0, 0, 1, 1]] * 7 + [[0, 1, 1, 1]]),
         "completion_mask": torch.ones(8, 3, dtype=torch.long),
         "num_items_in_batch": torch.tensor(24),
     }
     smaller = keep_rows(batch, alive_N, chunks)
     assert len(smaller["row"]) == size
     assert smaller["completion_mask"].sum() == 3 * alive
+    assert smaller["prompt_ids"].shape[1] == (3 if size == 8 else 2), "shared left padding is cut"
     assert set(range(alive)) <= set(smaller["row"].tolist())
 
 
@@ -142,7 +145,7 @@ def test_dropping_zero_variance_groups_leaves_the_policy_gradient_direction(tmp_
 def test_divergence_stops_the_run_with_a_sentence(session: Session) -> None:
     with torch.no_grad():
         next(session.policy.model.parameters()).fill_(float("nan"))
-    with pytest.raises(TrainingDiverged, match="lower slow.learning_rate"):
+    with pytest.raises(TrainingDiverged, match=r"lower slow\.learning_rate"):
         session.step()
 
 
@@ -186,4 +189,3 @@ def test_group_slots() -> None:
     assert slots_for_group(8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match="cannot be split evenly over 3"):
         slots_for_group(8, 3)
-

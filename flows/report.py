@@ -1,0 +1,47 @@
+"""The report of a study again, from the journals that are there.
+
+python -m flows.report runs/demo
+"""
+
+import argparse
+from pathlib import Path
+
+from prefect import flow
+from rich.console import Console
+
+from flows.options import told_as_a_sentence
+from flows.server import prefect_server
+from fst_core.study import find_runs
+from tasks.report import write_report
+from tasks.track import track_report
+
+
+@flow(name="report", flow_run_name="report {study}")
+def report(study: str, track: bool = True) -> dict[str, str]:
+    """Write a study folder's report files; their paths by name.
+
+    Raises:
+        ConfigError: if the folder holds no run.
+    """
+    folder = Path(study)
+    made = write_report(find_runs([folder]), folder)
+    if track:
+        track_report(folder.absolute().name, folder)
+    return {name: str(path) for name, path in made.paths.items()}
+
+
+def main() -> None:
+    """Command line of `python -m flows.report`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.report", description="Report on a study."
+    )
+    parser.add_argument("study", help="folder of a study's runs, runs/NAME")
+    parser.add_argument("--no-track", action="store_true", help="keep out of MLflow")
+    args = parser.parse_args()
+    with told_as_a_sentence(), prefect_server(Path(args.study) / "prefect"):
+        paths = report(args.study, not args.no_track)
+    Console().print_json(data=paths)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The model: where its weights are, how it chats, generates and is scored."""

@@ -1,0 +1,1 @@
+"""Weight updates: TRL's GRPO with contexts inside every group."""

@@ -1,0 +1,191 @@
+"""Flows against a real temporary Prefect server and a real MLflow store, on two small cycles."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+
+from flows.train import train
+from fst_core.journal import comparable, read_events
+from fst_core.session import Session
+from fst_core.tracking import TrackingError
+
+ROOT = Path(__file__).parents[2]
+SMOKE = str(ROOT / "configs/tiny/smoke.toml")
+
+
+def journal(runs: Path, run: str) -> list[dict]:
+    events = comparable(read_events(runs / "smoke" / run / "journal.jsonl"))
+    return [{k: v for k, v in event.items() if k != "git"} for event in events]
+
+
+def flow_runs(name: str) -> list:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+        )
+
+
+def task_names(flow_run_id) -> set[str]:
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs()
+    return {run.name for run in runs if run.flow_run_id == flow_run_id}
+
+
+def eventually(check, seconds: float = 15.0) -> None:
+    """Task runs reach the server's tables through its event queue."""
+    deadline = time.monotonic() + seconds
+    while not check() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert check()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(prefect_api, mlflow_store, tmp_path_factory) -> Path:
+    runs = tmp_path_factory.mktemp("undisturbed")
+    result = train(SMOKE, "fst", 5, (), str(runs))
+    assert result["untracked"] == 0
+    assert result["metrics"].keys() >= {"seed/evaluation/reward", "best/evaluation/reward"}
+    return runs
+
+
+def test_a_run_shows_one_task_run_per_phase(undisturbed):
+    run = min(flow_runs("fst-s5"), key=lambda run: run.start_time)
+    assert run.state.is_completed()
+    wanted = {
+        "evaluate 0 fst-s5",
+        "fast c00 fst-s5",
+        "slow c00 0-2 fst-s5",
+        "evaluate 2 fst-s5",
+        "fast c01 fst-s5",
+        "slow c01 2-4 fst-s5",
+        "evaluate 4 fst-s5",
+    }
+    eventually(lambda: wanted <= task_names(run.id))
+
+
+def test_a_finished_run_is_left_as_it_is(undisturbed):
+    path = undisturbed / "smoke/fst-s5/journal.jsonl"
+    before = path.read_bytes()
+    train(SMOKE, "fst", 5, (), str(undisturbed))
+    assert path.read_bytes() == before
+
+
+def test_a_failed_phase_resumes_at_the_checkpoint_to_the_same_journal(
+    undisturbed, tmp_path, monkeypatch
+):
+    failures, step = [], Session.step
+
+    def fail_once(session: Session) -> None:
+        step(session)
+        if session.step_done == 3 and not failures:
+            failures.append(session.step_done)
+            raise OSError("injected")
+
+    monkeypatch.setattr(Session, "step", fail_once)
+    with_retry = train.with_options(retries=1, name="train retried")
+    state = with_retry(SMOKE, "fst", 5, (), str(tmp_path), return_state=True)
+    assert state.is_completed()
+    assert failures == [3]
+    raw = read_events(tmp_path / "smoke/fst-s5/journal.jsonl")
+    assert any(event["kind"] == "rewind" for event in raw)
+    assert journal(tmp_path, "fst-s5") == journal(undisturbed, "fst-s5")
+
+
+def test_without_retries_a_failed_phase_fails_the_flow(
+    prefect_api, mlflow_store, tmp_path, monkeypatch
+):
+    def fail(_: Session) -> None:
+        raise OSError("injected")
+
+    monkeypatch.setattr(Session, "step", fail)
+    with pytest.raises(OSError, match="injected"):
+        train.with_options(retries=0)(SMOKE, "rl", 6, (), str(tmp_path))
+    (run,) = flow_runs("rl-s6")
+    assert run.state.is_failed()
+
+
+def test_a_dead_mlflow_costs_warnings_and_no_run(prefect_api, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise TrackingError("MLflow is away")
+
+    monkeypatch.setattr("fst_core.tracking.sync", refuse)
+    monkeypatch.setattr("tasks.track.RETRY_SECONDS", 0)
+    result = train(SMOKE, "base", 7, (), str(tmp_path))
+    assert result["untracked"] == 2  # after its one checkpoint, and at the end
+    assert journal(tmp_path, "base-s7")[-1]["kind"] == "end"
+
+
+def test_compare_runs_arms_in_processes_and_reports(prefect_api, mlflow_store, tmp_path):
+    line = [sys.executable, "-m", "flows.compare", SMOKE, "--arms", "base", "gepa"]
+    line += ["--runs", str(tmp_path), "--seeds", "0"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    study = tmp_path / "smoke"
+    summary = json.loads((study / "summary.json").read_text())
+    assert {arm: data["counted"] for arm, data in summary["arms"].items()} == {
+        "base": ["base-s0"],
+        "gepa": ["gepa-s0"],
+    }
+    assert "<html" in (study / "report.html").read_text()
+    assert len(flow_runs("base-s0")) == len(flow_runs("gepa-s0")) == 1
+    for shown in (study / "report.html", study / "summary.json", "mlflow ui", prefect_api[:-4]):
+        assert str(shown) in done.stdout
+
+
+def test_compare_names_the_run_that_failed_and_still_reports(tmp_path):
+    """Also: without a configured server, the whole study shares one of its own."""
+    (tmp_path / "smoke/rl-s0").mkdir(parents=True)
+    (tmp_path / "smoke/rl-s0/config.json").write_text('{"name": "another"}')
+    line = [sys.executable, "-m", "flows.compare", SMOKE, "--arms", "rl", "base", "--jobs", "2"]
+    line += ["--runs", str(tmp_path), "--no-track"]
+    env = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "error: rl-s0 ended with status 1" in done.stdout
+    assert "holds a run of another config" in done.stdout
+    assert (tmp_path / "smoke/report.html").exists()
+    with closing(sqlite3.connect(tmp_path / "smoke/prefect/prefect.db")) as database:
+        states = dict(database.execute("select name, state_type from flow_run"))
+    assert states == {
+        f"compare {SMOKE}": "FAILED",
+        "rl-s0": "FAILED",
+        "base-s0": "COMPLETED",
+    }
+
+
+def test_a_terminated_command_ends_its_server(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from flows.server import prefect_server\n"
+        "with prefect_server(Path(sys.argv[1])) as url: print(url, flush=True); time.sleep(99)"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    line = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(line, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    health = f"{process.stdout.readline().strip()}/health"
+    assert health.startswith("http://127.0.0.1:")
+    assert urllib.request.urlopen(health, timeout=5).status == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(OSError):
+        urllib.request.urlopen(health, timeout=5)
+
+
+def test_a_config_error_is_one_sentence_before_any_server_starts(tmp_path):
+    line = [sys.executable, "-m", "flows.compare", SMOKE, "--arms", "nonsense"]
+    line += ["--runs", str(tmp_path)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no arm 'nonsense'" in done.stderr and "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())

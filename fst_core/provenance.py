@@ -5,12 +5,12 @@ import importlib.metadata
 import json
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fst_core.config import RunConfig
-from fst_core.environments.base import Environment
-from fst_core.records import content_id
+from fst_core.records import Problem, content_id
 
 PACKAGES = ("torch", "transformers", "trl", "gepa", "reasoning-gym", "vllm", "fst-lab")
 RUN_PROPERTIES = frozenset({"why", "threads", "data"})
@@ -49,20 +49,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def problems_digest(environment: Environment, config: RunConfig) -> dict[str, str]:
-    """One hash per split over the ids of the problems this run reads."""
-    train = config.loop.steps * config.loop.problems_per_step
-    counts = {"train": train, "validation": config.evaluation.problems}
-    return {
-        "train": _ids(environment, "train", counts["train"]),
-        "validation": _ids(environment, "validation", counts["validation"]),
-    }
-
-
-def _ids(environment: Environment, split: Any, count: int) -> str:
-    return content_id(*(environment.problem(split, i).id for i in range(count)))
-
-
 def file_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by relative path."""
     return {
@@ -72,12 +58,22 @@ def file_hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def provenance(config: RunConfig, environment: Environment) -> dict[str, Any]:
-    """The fields of a journal's `run` event."""
+def provenance(
+    config: RunConfig, train: Iterable[Problem], validation: Iterable[Problem]
+) -> dict[str, Any]:
+    """The fields of a journal's `run` event.
+
+    Args:
+        train: the run's training stream, in order.
+        validation: the problems it is measured on.
+    """
     return {
         "config": config.model_dump(mode="json"),
         "git": git_revision(),
         "versions": versions(),
         "data": file_hashes(Path(config.data)) if config.data else {},
-        "problems": problems_digest(environment, config),
+        "problems": {
+            "train": content_id(*(p.id for p in train)),
+            "validation": content_id(*(p.id for p in validation)),
+        },
     }

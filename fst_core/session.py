@@ -191,7 +191,9 @@ class Session:
             self._record_checkpoint(checkpoints[-1].name)
         else:
             self.journal.rewind(-1)
-            self._record("run", provenance(self.config, self.environment))
+            rows = self.config.loop.steps * self.config.loop.problems_per_step
+            train = [self.train_problem(i) for i in range(rows)]
+            self._record("run", provenance(self.config, train, self.held_out))
         if self.slow is not None:
             self.slow.open(weights)
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -136,10 +137,18 @@ class Generator:
         return min(1.0, max(0.0, score))
 
     def _program_entry(self, place: int) -> Entry | None:
-        """A codeio entry, made by running one of the package's programs; None where that fails."""
+        """A codeio entry, made by running one of the package's programs; None where that fails.
+
+        Some programs write files: they run in a folder of their own.
+        """
         # The package keeps the programs on the class, where another instance overwrites them.
         type(self._instance)._jsonl_data = self._programs
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+        ):
             warnings.simplefilter("ignore")
             try:
                 entry: Entry = self._instance[place]

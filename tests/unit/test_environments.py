@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -309,3 +310,11 @@ def test_the_registry_builds_every_kind(tmp_path: object) -> None:
         make_environment(DirectivesConfig(required=("no_such",)))
     with pytest.raises(DataError, match="cannot be read"):
         make_environment(JsonlConfig(path=f"{tmp_path}/none.jsonl"))
+
+
+def test_programs_of_codeio_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = gym("codeio")
+    for index in range(40):
+        environment.problem("train", index)
+    assert list(tmp_path.iterdir()) == []

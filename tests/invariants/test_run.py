@@ -1,0 +1,223 @@
+"""What holds of any run: counts, repeatability, and what may reach a context."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fst_core.checkpoint import CheckpointError, list_checkpoints, read_state
+from fst_core.config import RunConfig
+from fst_core.config.model import ConfigError
+from fst_core.environments.directives import DirectivesEnvironment
+from fst_core.environments.errors import DataError
+from fst_core.fast.rules import Rules
+from fst_core.interleave import EvaluatePhase, FastPhase, SlowPhase, interleave, plan
+from fst_core.journal import comparable, effective, read_events
+from fst_core.policy.base import ContextTooLong
+from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.records import Verdict
+from fst_core.rollouts import JudgeError
+from fst_core.session import RunBusy, RunMismatch, Session
+from fst_core.slow.cispo import CispoSlow
+from tests.runs import run, tiny_config
+
+
+def test_the_plan_interleaves() -> None:
+    config = tiny_config(loop={"steps": 5, "cycle_steps": 2}, evaluation={"every": 3})
+    assert plan(config) == [
+        EvaluatePhase(0, 0),
+        FastPhase(0, 0, 2),
+        SlowPhase(0, 0, 2),
+        FastPhase(1, 2, 4),
+        SlowPhase(1, 2, 3),
+        EvaluatePhase(1, 3),
+        SlowPhase(1, 3, 4),
+        FastPhase(2, 4, 5),
+        SlowPhase(2, 4, 5),
+        EvaluatePhase(2, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arm", "kinds"),
+    [
+        ({"fast": {"type": "none"}, "slow": {"type": "none"}}, {EvaluatePhase}),
+        ({"fast": {"type": "none"}}, {EvaluatePhase, SlowPhase}),
+        ({"slow": {"type": "none"}}, {EvaluatePhase, FastPhase}),
+    ],
+)
+def test_an_arm_without_a_part_has_no_phase_of_it(arm: dict[str, Any], kinds: set[type]) -> None:
+    assert {type(phase) for phase in plan(tiny_config(**arm))} == kinds
+
+
+def test_the_engines_own_counter_equals_the_ledger(tmp_path: Path) -> None:
+    with Session(tiny_config(), tmp_path) as session:
+        interleave(session)
+        ledger, engine = session.ledger, session.policy.engine
+    assert engine.rollouts == (
+        ledger.slow_rollouts + ledger.fast_rollouts + ledger.evaluation_rollouts
+    )
+    assert engine.tokens == ledger.slow_tokens + ledger.fast_tokens + ledger.evaluation_tokens
+    assert engine.calls == ledger.generate_calls
+    assert ledger.slow_rollouts == 4 * 4 * 4
+    events = read_events(tmp_path / "journal.jsonl")
+    metric_calls = sum(e["evolution"]["metric_calls"] for e in events if e["kind"] == "fast")
+    assert ledger.fast_rollouts == metric_calls <= 2 * 40
+
+
+def test_same_seed_same_journal_and_another_seed_another(tmp_path: Path) -> None:
+    first, again = (comparable(run(tiny_config(), tmp_path / name)) for name in ("a", "b"))
+    assert first == again
+    assert comparable(run(tiny_config(seed=1), tmp_path / "c")) != first
+
+
+def test_prompts_only_leaves_the_weights_untouched(tmp_path: Path) -> None:
+    config = tiny_config(slow={"type": "none"})
+    with Session(config, tmp_path) as session:
+        before = {k: v.clone() for k, v in session.policy.model.state_dict().items()}
+        interleave(session)
+        after = session.policy.model.state_dict()
+        assert session.slow is None and session.ledger.fast_rollouts > 0
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_no_held_out_problem_reaches_a_context_or_a_reflection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reflection was shown, and every context that came of it, is about train problems."""
+    shown: list[str] = []
+    propose = Rules.propose
+
+    def recorded(self: Rules, jobs: Any) -> Any:
+        shown.extend(repr(job) for job in jobs)
+        proposals = propose(self, jobs)
+        shown.extend(str(p.text) for p in proposals)
+        return proposals
+
+    monkeypatch.setattr(Rules, "propose", recorded)
+    config = tiny_config(fast={"metric_calls": 120, "show_solutions": True})
+    with Session(config, tmp_path) as session:
+        interleave(session)
+        environment = session.environment
+        train = {session.train_problem(i).text for i in range(16)}
+    assert len(shown) > 20 and any(text in line for text in train for line in shown)
+    for split in ("validation", "test"):
+        for index in range(64):
+            problem = environment.problem(split, index)  # type: ignore[arg-type]
+            assert not any(problem.text in line for line in shown)
+            assert not any(problem.reference in line for line in shown)
+
+
+def test_a_resume_goes_on_with_the_next_phase_only(tmp_path: Path) -> None:
+    """After an exception inside a phase, the next session repeats that phase and none before."""
+
+    class Stop(Exception):
+        pass
+
+    def stop_at_step_3(event: dict[str, Any]) -> None:
+        if event["kind"] == "slow" and event["step"] == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(tiny_config(), tmp_path, stop_at_step_3)
+    done: list[tuple[str, int]] = []
+
+    def note(event: dict[str, Any]) -> None:
+        done.append((event["kind"], event["step"]))
+
+    run(tiny_config(), tmp_path, note)
+    assert [step for kind, step in done if kind == "slow"] == [3, 4]
+    assert [kind for kind, _ in done].count("fast") == 0, "the fast phase had a checkpoint"
+
+
+def test_checkpoints_are_pruned_to_the_configs_number(tmp_path: Path) -> None:
+    run(tiny_config(checkpoint={"keep": 1}), tmp_path)
+    (only,) = list_checkpoints(tmp_path / "checkpoints")
+    assert read_state(only).step == 4
+
+
+def begun(tmp_path: Path, **changes: Any) -> None:
+    with Session(tiny_config(**changes), tmp_path):
+        pass
+
+
+def test_another_config_in_the_folder_is_refused_with_the_difference(tmp_path: Path) -> None:
+    run(tiny_config(), tmp_path)
+    with pytest.raises(RunMismatch, match=r"slow\.tau 4\.0 -> 3\.0"):
+        begun(tmp_path, slow={"tau": 3.0})
+
+
+def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
+    run(tiny_config(), tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(CheckpointError, match="another config"):
+        begun(tmp_path, slow={"tau": 3.0})
+
+
+def test_a_failed_start_leaves_nothing_that_blocks_the_next(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown directives"):
+        begun(tmp_path, environment={"type": "directives", "required": ["shout"]})
+    begun(tmp_path)
+
+
+def test_two_sessions_on_one_folder(tmp_path: Path) -> None:
+    with Session(tiny_config(), tmp_path), pytest.raises(RunBusy, match=r"pid \d+"):
+        begun(tmp_path)
+
+
+def test_too_few_problems(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"lower evaluation\.problems"):
+        begun(tmp_path, evaluation={"problems": 10_000})
+
+
+def test_a_seed_context_past_the_window_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ContextTooLong, match="passes the model's window"):
+        run(tiny_config(contexts={"seed": "dashes " * 600}), tmp_path)
+
+
+@pytest.mark.parametrize(("fault", "part"), [("raise", "KeyError"), ("nan", "reward nan")])
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_broken_judge_stops_the_run_with_the_problems_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, part: str, fast: bool
+) -> None:
+    """In a fast phase (inside gepa) as in a slow one (inside TRL); what was done before is kept."""
+
+    def judge(self: Any, problem: Any, completion: str) -> Verdict:
+        if fault == "raise":
+            raise KeyError("broken")
+        return Verdict(float("nan"))
+
+    target = Session.evolve if fast else CispoSlow.step
+
+    def broken(self: Any, *arguments: Any) -> Any:
+        monkeypatch.setattr(DirectivesEnvironment, "judge", judge)
+        return target(self, *arguments)
+
+    monkeypatch.setattr(Session if fast else CispoSlow, target.__name__, broken)
+    with pytest.raises(JudgeError, match=part) as error:
+        run(tiny_config(), tmp_path)
+    assert "on problem" in str(error.value)
+    assert effective(read_events(tmp_path / "journal.jsonl"))[-1]["kind"] == "checkpoint"
+
+
+def test_vllm_is_refused_with_a_sentence() -> None:
+    config = RunConfig.model_validate(
+        {**tiny_config().model_dump(), "policy": {"type": "tiny", "engine": "vllm"}}
+    )
+    with pytest.raises(ConfigError, match=r"policy\.engine"):
+        LanguageModelPolicy(config.policy)
+
+
+def test_a_finite_train_split_goes_round_in_new_orders(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {i}?", "answer": str(i)} for i in range(40)]
+    for split, part in (("train", rows[:10]), ("validation", rows[10:20]), ("test", rows[20:])):
+        text = "\n".join(map(json.dumps, part))
+        (tmp_path / f"{split}.jsonl").write_text(text + "\n")
+    config = tiny_config(environment={"type": "jsonl", "path": str(tmp_path)})
+    with Session(config, tmp_path / "run") as session:
+        epochs = [[session.train_problem(e * 10 + i).text for i in range(10)] for e in range(3)]
+    assert epochs[0] == [row["question"] for row in rows[:10]]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
+    assert epochs[0] != epochs[1] != epochs[2]

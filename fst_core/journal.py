@@ -17,6 +17,7 @@ the run. `seconds` is wall time since the previous event of the same loop began;
 the only fields that differ between two runs of the same config and seed.
 """
 
+import gzip
 import json
 import os
 import time
@@ -37,12 +38,19 @@ class JournalError(RuntimeError):
 def read_events(path: Path) -> list[Event]:
     """Every whole event in file order, rewinds included; a torn last line is ignored.
 
+    Where only PATH.gz is there, an archived journal, that is read.
+
     Raises:
         JournalError: if a line other than the last is damaged, or a sequence number is missing.
     """
-    if not path.exists():
+    packed = path.with_name(path.name + ".gz")
+    if path.exists():
+        data = path.read_bytes()
+    elif packed.exists():
+        data = gzip.decompress(packed.read_bytes())
+    else:
         return []
-    lines = path.read_bytes().split(b"\n")
+    lines = data.split(b"\n")
     events: list[Event] = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is torn
         try:

@@ -59,8 +59,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _cells(arm: Mapping[str, Any]) -> list[str]:
-    to_peak, used = arm["to_rl_peak"], arm["used"]
-    point = to_peak and to_peak["mean_curve"]
+    to_peak, used = arm["to_rl_peak"] or {"mean_curve": None, "defined": False}, arm["used"]
+    point = to_peak["mean_curve"]
+    missing = "not reached" if to_peak["defined"] else "–"
     training = used.get("slow_rollouts", 0) + used.get("fast_rollouts", 0)
     return [
         f"{len(arm['counted'])}/{arm['runs']}",
@@ -68,7 +69,7 @@ def _cells(arm: Mapping[str, Any]) -> list[str]:
         number_text(arm["best_reward"]["mean"], 2),
         number_text(arm["final_seed_reward"]["mean"], 2),
         number_text(arm["final_kl"]["mean"]),
-        number_text(point["rollouts"], 0) if point else ("not reached" if to_peak else "–"),
+        number_text(point["rollouts"], 0) if point else missing,
         number_text(training, 0),
         number_text(arm["seconds"]["training"]["mean"], 1),
     ]

@@ -133,9 +133,9 @@ def _interval_cell(found: Json) -> Markup:
 
 
 def _cost_row(name: str, arm: Json) -> list[Any]:
-    to_peak = arm["to_rl_peak"] or {"mean_curve": None}
+    to_peak = arm["to_rl_peak"] or {"mean_curve": None, "defined": False}
     point = to_peak["mean_curve"]
-    missing = "not reached" if arm["to_rl_peak"] else "–"
+    missing = "not reached" if to_peak["defined"] else "–"
     reached = [number_text(point[k], 0) if point else missing for k in ("step", "rollouts")]
     used = ("slow_rollouts", "fast_rollouts", "evaluation_rollouts", "slow_tokens", "fast_tokens")
     parts = ("fast", "slow", "evaluation", "other", "total")

@@ -86,11 +86,10 @@ def read_runs(folders: Sequence[Path]) -> list[RunLog]:
 
 
 def _read_journal(folder: Path) -> tuple[list[Event], str]:
-    path = folder / "journal.jsonl"
-    if not path.exists():
-        return [], "No journal was found: the run never started here."
     try:
-        return effective(read_events(path)), ""
+        events = effective(read_events(folder / "journal.jsonl"))
+        missing = "No journal was found: the run never started here."
+        return events, "" if events else missing
     except (JournalError, KeyError, TypeError) as error:
         reason = str(error).replace(f"{folder}/", "")
         return [], f"The journal is damaged and none of it was used: {reason}."

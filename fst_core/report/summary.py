@@ -99,7 +99,7 @@ def _counted(runs: Sequence[RunLog], arm: str) -> list[RunLog]:
 def _arm(arm: str, runs: Sequence[RunLog], curves: pd.DataFrame) -> Json:
     counted = _counted(runs, arm)
     mine = curves[curves["run"].isin([run.id for run in counted])]
-    headline, seed = mine[mine["headline"]], mine[mine["context"] == "seed"]
+    headline, seed = mine[mine["headline"].astype(bool)], mine[mine["context"] == "seed"]
     return {
         "runs": sum(run.arm == arm for run in runs),
         "counted": [run.id for run in counted],
@@ -167,15 +167,22 @@ def _first_reaching(rows: pd.DataFrame, target: float) -> Json | None:
 def _to_peak(
     summary: Json, counted: Sequence[RunLog], curves: pd.DataFrame, peak: Json | None
 ) -> Json | None:
-    """First evaluation at or above rl's peak: by seed, and on the arm's mean curve."""
+    """First evaluation at or above rl's peak: by seed, and on the arm's mean curve.
+
+    Undefined (`defined` false, no point anywhere) where rl never rose above its first evaluation.
+    """
     if peak is None:
         return None
+    if peak["step"] == peak["start"]:
+        nowhere = {str(run.seed): None for run in counted}
+        return {"defined": False, "mean_curve": None, "seeds": nowhere, "reached": 0}
     rows = curves[curves["run"].isin(summary["counted"]) & curves["headline"]]
     seeds = {
         str(run.seed): _first_reaching(rows[rows["run"] == run.id], peak["reward"])
         for run in counted
     }
     return {
+        "defined": True,
         "mean_curve": _first_reaching(mean_curve(rows), peak["reward"]),
         "seeds": seeds,
         "reached": sum(point is not None for point in seeds.values()),

@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 
@@ -76,3 +77,12 @@ def test_a_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range"):
         journal.append("slow", {"metrics": {"loss": float("nan")}})
     assert read_events(journal.path) == []
+
+
+def test_an_archived_journal_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, "a", "b").close()
+    events = read_events(path)
+    (tmp_path / "journal.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert read_events(path) == events

@@ -109,7 +109,7 @@ def test_steps_to_the_peak_of_the_mean_curve(tmp_path: Path) -> None:
 def test_never_reaching_the_peak_is_null_and_worse(tmp_path: Path) -> None:
     summary = summary_of(rl_run(tmp_path, 0, [0.0, 0.9]), fst_run(tmp_path, 0, [0.0, 0.5]))
     to_peak = summary["arms"]["fst"]["to_rl_peak"]
-    assert to_peak == {"mean_curve": None, "seeds": {"0": None}, "reached": 0}
+    assert to_peak == {"defined": True, "mean_curve": None, "seeds": {"0": None}, "reached": 0}
     assert summary["comparisons"]["fst"]["rollouts_to_peak"]["better"] is False
 
 
@@ -256,3 +256,15 @@ def test_writer_matches_the_journal_format(tmp_path: Path) -> None:
     folder = synthetic_run(tmp_path, "fst", 0)
     run = read_run(folder)
     assert run.finished and run.note == "" and run.last_step == 8
+
+
+def test_an_rl_that_never_rises_has_no_peak_to_reach(tmp_path: Path) -> None:
+    summary = summary_of(rl_run(tmp_path, 0, [0.0, 0.0]), fst_run(tmp_path, 0, [0.0, 0.5]))
+    for arm in summary["arms"].values():
+        assert arm["to_rl_peak"]["defined"] is False
+        assert arm["to_rl_peak"]["mean_curve"] is None
+    assert summary["comparisons"]["fst"]["final_reward"]["difference"] == 0.5
+
+
+def test_a_study_without_any_evaluation_has_a_summary(tmp_path: Path) -> None:
+    assert summary_of(rl_run(tmp_path, 0, []))["arms"]["rl"]["final_reward"]["mean"] is None

@@ -11,8 +11,8 @@ KNOWN_ERRORS = frozenset(
         "fst_core.journal.JournalError",
         "fst_core.policy.base.ContextTooLong",
         "fst_core.rollouts.JudgeError",
-        "fst_core.session.RunBusy",
-        "fst_core.session.RunMismatch",
+        "fst_core.run_folder.RunBusy",
+        "fst_core.run_folder.RunMismatch",
         "fst_core.slow.base.TrainingDiverged",
         "fst_core.tracking.TrackingError",
     }

@@ -11,12 +11,27 @@ on each in order; a run that died goes on at its checkpoint's next phase.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fst_core.config import NoFast, NoSlow, RunConfig
 
-if TYPE_CHECKING:
-    from fst_core.session import Session
+
+class Runner(Protocol):
+    """What can be driven through a plan; `fst_core.session.Session` is the one there is."""
+
+    config: RunConfig
+    next_phase: int
+    """Index in the plan of the phase to run next."""
+
+    def evolve(self, cycle: int, start: int, stop: int) -> None: ...
+
+    def step(self) -> None: ...
+
+    def evaluate(self, step: int) -> None: ...
+
+    def save(self) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +82,35 @@ def plan(config: RunConfig) -> list[Phase]:
     return phases
 
 
-def run_phase(session: "Session", phase: Phase) -> None:
+def run_phase(runner: Runner, phase: Phase) -> None:
     """Do one phase: everything it measures goes to the journal, then maybe a checkpoint."""
     match phase:
         case FastPhase(cycle, start, stop):
-            session.evolve(cycle, start, stop)
+            runner.evolve(cycle, start, stop)
         case SlowPhase(_, start, stop):
             for _ in range(start, stop):
-                session.step()
+                runner.step()
         case EvaluatePhase(_, step):
-            session.evaluate(step)
-    session.finish_phase(phase)
+            runner.evaluate(step)
+    runner.next_phase += 1
+    if checkpoint_due(runner, phase):
+        runner.save()
 
 
-def remaining(session: "Session") -> Iterator[Phase]:
-    """The phases that are still to be run, from the session's position on."""
-    yield from plan(session.config)[session.next_phase :]
+def checkpoint_due(runner: Runner, phase: Phase) -> bool:
+    """After every fast phase, in every n-th cycle, and at the end of the run."""
+    last = runner.next_phase == len(plan(runner.config))
+    in_cycle = phase.cycle % runner.config.checkpoint.every_cycles == 0
+    return last or in_cycle or isinstance(phase, FastPhase)
 
 
-def interleave(session: "Session") -> None:
+def remaining(runner: Runner) -> Iterator[Phase]:
+    """The phases that are still to be run, from the runner's position on."""
+    yield from plan(runner.config)[runner.next_phase :]
+
+
+def interleave(runner: Runner) -> None:
     """Run everything that is left of a run, in this process."""
-    for phase in remaining(session):
-        run_phase(session, phase)
-    session.finish()
+    for phase in remaining(runner):
+        run_phase(runner, phase)
+    runner.finish()

@@ -1,11 +1,9 @@
 """A run while it is alive: warm model, optimizer and engine, its journal and its checkpoints."""
 
-import fcntl
-import json
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -25,8 +23,7 @@ from fst_core.environments.registry import make_environment
 from fst_core.evaluation.reward import Evaluation, evaluate
 from fst_core.fast.base import FastPart
 from fst_core.fast.registry import make_fast
-from fst_core.interleave import FastPhase, Phase, plan
-from fst_core.journal import Journal, effective, read_events
+from fst_core.journal import Journal
 from fst_core.policy.base import Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.provenance import config_hash, provenance
@@ -41,19 +38,12 @@ from fst_core.records import (
     to_json,
 )
 from fst_core.rollouts import Pair, roll_out
+from fst_core.run_folder import keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart
 from fst_core.slow.registry import make_slow
 
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
-
-
-class RunBusy(RuntimeError):
-    """Another process is writing this run's folder."""
-
-
-class RunMismatch(RuntimeError):
-    """The folder holds a run of another config."""
 
 
 @dataclass
@@ -113,43 +103,23 @@ class Session:
         self._orders: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.folder)
-        try:
-            self._refuse_other_config()
+        with ExitStack() as stack:  # a failed start leaves nothing open
+            stack.callback(lock(self.folder).close)
+            refuse_other_config(self.folder, self.config)
             self._build()
-            self._keep_config()
+            if self.slow is not None:
+                stack.callback(self.slow.close)
+            keep_config(self.folder, self.config)
+            self.journal = Journal(self.folder / "journal.jsonl")
+            stack.callback(self.journal.close)
             self._resume()
-        except BaseException:
-            self._lock.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.slow is not None:
-            self.slow.close()
-        self.journal.close()
-        self._lock.close()
+        self._open.close()
 
     # Building and resuming
-
-    def _refuse_other_config(self) -> None:
-        path = self.folder / "config.json"
-        now = self.config.model_dump(mode="json")
-        if not path.exists():
-            return
-        before = json.loads(path.read_text())
-        if config_hash(before) == config_hash(now):
-            return
-        changed = ", ".join(differences(before, now))
-        raise RunMismatch(
-            f"{self.folder} holds a run of another config ({changed}); give this one another name "
-            "(--set name=...) or start afresh with --fresh"
-        )
-
-    def _keep_config(self) -> None:
-        text = json.dumps(self.config.model_dump(mode="json"), indent=1, ensure_ascii=False)
-        (self.folder / "config.json").write_text(text)
 
     def _build(self) -> None:
         config = self.config
@@ -177,7 +147,6 @@ class Session:
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder / "checkpoints")
-        self.journal = Journal(self.folder / "journal.jsonl")
         weights = None
         if checkpoints:
             state = read_state(checkpoints[-1])
@@ -259,14 +228,6 @@ class Session:
         self._sample(f"evaluation-{label}", step, result.rollouts)
 
     # Boundaries
-
-    def finish_phase(self, phase: Phase) -> None:
-        """Move on to the next phase; write a checkpoint where the config wants one."""
-        self.next_phase += 1
-        last = self.next_phase == len(plan(self.config))
-        due = phase.cycle % self.config.checkpoint.every_cycles == 0
-        if last or due or isinstance(phase, FastPhase):
-            self.save()
 
     def save(self) -> None:
         """Write a checkpoint of everything up to here."""
@@ -358,43 +319,3 @@ class Session:
         event = self.journal.append(kind, fields)
         if self.observer is not None:
             self.observer(event)
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run folder's journal has reached its end."""
-    events = effective(read_events(folder / "journal.jsonl"))
-    return bool(events) and events[-1]["kind"] == "end"
-
-
-def lock(folder: Path) -> Any:
-    """Hold a run folder for this process until the returned file is closed.
-
-    Raises:
-        RunBusy: if another process holds it.
-    """
-    file = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
-        raise RunBusy(
-            f"{folder} is being written by another process (pid {owner}); wait for it or stop it"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """Dotted keys whose values differ between two JSON documents, with both values."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = sorted({*before, *now})
-        return [
-            line
-            for key in keys
-            for line in differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
-        ]
-    return [] if before == now else [f"{path} {before!r} -> {now!r}"]

@@ -19,7 +19,8 @@ from fst_core.policy.base import ContextTooLong
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.records import Verdict
 from fst_core.rollouts import JudgeError
-from fst_core.session import RunBusy, RunMismatch, Session
+from fst_core.run_folder import RunBusy, RunMismatch
+from fst_core.session import Session
 from fst_core.slow.cispo import CispoSlow
 from tests.runs import run, tiny_config
 

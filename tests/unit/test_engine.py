@@ -92,6 +92,12 @@ def test_kl_to_base_is_zero_at_the_start_and_right_after_a_change(
         assert max(map(abs, delta_T)) > 1e-3
 
 
+def test_cudnn_attention_is_off(policy: LanguageModelPolicy) -> None:
+    """Its bf16 backward gives NaN where a query row is wholly masked (docs/LOG.md)."""
+    assert policy.model is not None
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_a_prompt_past_the_window_is_refused(policy: LanguageModelPolicy) -> None:
     with pytest.raises(ContextTooLong, match="passes the model's window of"):
         policy.generate([[5] * 600], [0])

@@ -1,0 +1,77 @@
+"""The folder of a run: one writer at a time, one config for good."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+from fst_core.config import RunConfig
+from fst_core.provenance import config_hash
+
+
+class RunBusy(RuntimeError):
+    """Another process is writing this run's folder."""
+
+
+class RunMismatch(RuntimeError):
+    """The folder holds a run of another config."""
+
+
+def lock(folder: Path) -> TextIO:
+    """Hold a run folder, made if need be, for this process until the returned file is closed.
+
+    Raises:
+        RunBusy: if another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise RunBusy(
+            f"{folder} is being written by another process (pid {owner}); wait for it or stop it"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def refuse_other_config(folder: Path, config: RunConfig) -> None:
+    """Raise if the folder was begun with settings that make another run.
+
+    Raises:
+        RunMismatch: with the settings that differ.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    before, now = json.loads(path.read_text()), config.model_dump(mode="json")
+    if config_hash(before) != config_hash(now):
+        changed = ", ".join(differences(before, now))
+        raise RunMismatch(
+            f"{folder} holds a run of another config ({changed}); give this one another name "
+            "(--set name=...) or start afresh with --fresh"
+        )
+
+
+def keep_config(folder: Path, config: RunConfig) -> None:
+    """Write the resolved config beside the journal."""
+    text = json.dumps(config.model_dump(mode="json"), indent=1, ensure_ascii=False)
+    (folder / "config.json").write_text(text)
+
+
+def differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """Dotted keys whose values differ between two JSON documents, with both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted({*before, *now})
+        return [
+            line
+            for key in keys
+            for line in differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    return [] if before == now else [f"{path} {before!r} -> {now!r}"]

@@ -5,10 +5,11 @@ import pytest
 from gepa.proposer.reflective_mutation.reflective_mutation import ReflectiveMutationProposer
 
 from fst_core.config.fast import GepaConfig, RulesReflection
+from fst_core.fast.adapter import score_of
 from fst_core.fast.gepa import GepaFast
 from fst_core.fast.reflection import Job, Proposal, ReflectionError
 from fst_core.fast.rules import Rules
-from fst_core.records import Context, Population, seed_of, seeded
+from fst_core.records import Context, Population, Verdict, seed_of, seeded
 from tests.unit.simulated import Simulated, count_words, random_words
 
 SEED = "You are a helpful assistant."
@@ -256,3 +257,24 @@ def test_usage_of_the_phase_is_the_difference(policy):
 def test_gepa_prints_nothing(policy, capfd):
     fast(policy).evolve(seeded(SEED, 4), policy.problems(20), 0)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_solutions_reach_reflection_only_where_the_search_is_given_them(policy, shown):
+    """Every solution shown is of a problem of this phase; without `solve` none is."""
+    reflection, problems = Scripted(add_required), policy.problems(20)
+    solve = (lambda problem: f"solution of {problem.id}") if shown else None
+    settings = GepaConfig(metric_calls=200, anchors=4, minibatch=2, proposals=2)
+    part = GepaFast(settings, policy, reflection, 3, 4, 200, count_words, solve)
+    part.evolve(seeded(SEED, 4), problems, 0)
+    examples = [example for job in reflection.jobs for example in job.rewarded]
+    solutions = {e.response for e in examples if e.response.startswith("solution of ")}
+    assert solutions <= {f"solution of {p.id}" for p in problems}
+    assert bool(solutions) is shown
+
+
+def test_subscores_break_ties_only_as_far_as_the_config_says():
+    verdict = Verdict(0.5, (), {"format": 1.0, "answer": 0.0})
+    assert score_of(verdict, 0.0) == 0.5
+    assert score_of(verdict, 0.01) == pytest.approx(0.505)
+    assert score_of(Verdict(1.0), 0.01) == 1.0

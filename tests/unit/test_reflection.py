@@ -298,6 +298,7 @@ def made(config, chat=None):
     part = make_fast(
         config,
         roll_out=policy,
+        solve=lambda problem: None,
         chat=chat,
         run_seed=1,
         size=2,

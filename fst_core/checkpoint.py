@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from fst_core.records import Population, population_from_json, to_json
 
 FORMAT = 1
+NEARLY_FULL_BYTES = 1 << 20
+"""Free space under which a failed write is put down to a full disk."""
 
 
 class CheckpointError(RuntimeError):
@@ -74,11 +78,11 @@ def write_checkpoint(
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
         _sync_folder(root)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
+        full = is_full(root, error)
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, RuntimeError) and "write" not in str(error).lower():
+        if isinstance(error, RuntimeError) and not full:
             raise
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         reason = "the disk is full" if full else str(error)
         raise CheckpointError(
             f"checkpoint {target} could not be written: {reason}; the one before it is intact, "
@@ -87,6 +91,12 @@ def write_checkpoint(
     for old in list_checkpoints(root)[:-keep]:
         shutil.rmtree(old)
     return target
+
+
+def is_full(folder: Path, error: Exception) -> bool:
+    """Whether a failed write failed for want of space; torch and safetensors hide the errno."""
+    told = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return told or shutil.disk_usage(folder).free < NEARLY_FULL_BYTES
 
 
 def _write_slow(

@@ -92,7 +92,7 @@ class Journal:
         self.next_seq = len(events)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._cut_torn_line()
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
 
     def _cut_torn_line(self) -> None:
         if not self.path.exists():
@@ -107,12 +107,20 @@ class Journal:
 
         Raises:
             ValueError: if a field is NaN, infinite or no JSON type.
+            JournalError: if the disk is full or not writable; what was written before stays.
         """
         event = {"seq": self.next_seq, "time": time.time(), "kind": kind, **fields}
         line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise JournalError(
+                f"{self.path} could not be written: {error.strerror}; nothing before it is lost, "
+                "so free some space and run the same command again"
+            ) from error
         self.next_seq += 1
         return event
 

@@ -152,6 +152,11 @@ class Session:
             state = read_state(checkpoints[-1])
             if state.config_hash != config_hash(self.config.model_dump(mode="json")):
                 raise CheckpointError(f"{checkpoints[-1]} belongs to another config than this run")
+            if state.journal_seq >= self.journal.next_seq:
+                raise CheckpointError(
+                    f"{self.journal.path} ends before checkpoint {checkpoints[-1]}: parts of the "
+                    "journal are gone; restore it, or start afresh with --fresh"
+                )
             self.journal.rewind(state.journal_seq)
             self.population, self.next_phase = state.population, state.next_phase
             self.step_done = state.step
@@ -298,7 +303,10 @@ class Session:
         return [c.text for c in done]
 
     def _sample(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> None:
-        stride = max(1, len(rollouts) // SAMPLE_ROLLOUTS)
+        # A little more than a quarter apart, so that the sample meets different context slots.
+        apart = len(rollouts) // SAMPLE_ROLLOUTS
+        apart += max(1, self.config.loop.group_size // SAMPLE_ROLLOUTS)
+        chosen = {i * apart % len(rollouts): None for i in range(SAMPLE_ROLLOUTS)}
         sample = [
             {
                 "problem": r.problem_id,
@@ -307,7 +315,7 @@ class Session:
                 "reward": r.verdict.reward,
                 "feedback": list(r.verdict.feedback),
             }
-            for r in rollouts[::stride][:SAMPLE_ROLLOUTS]
+            for r in map(rollouts.__getitem__, chosen)
         ]
         self._record("rollouts", {"step": step, "loop": loop, "sample": sample})
 

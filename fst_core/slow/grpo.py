@@ -153,19 +153,16 @@ class Handover(TrainerCallback):
         self.before_step = before_step
         self.logs: dict[str, float] = {}
         self.skipped_in_a_row = 0
-        self.broken: list[str] = []
-        """Parameters whose gradient was not finite in the last step, the first few."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.before_step(state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Skip the update, and say so in the logs, when a gradient is not finite."""
-        named = list(given["model"].named_parameters())
-        broken = [n for n, p in named if p.grad is not None and not p.grad.isfinite().all()]
-        self.broken = broken[:3]
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if broken else 0
-        for _, parameter in named if broken else ():
+        """Skip the update, and count it, when the gradient is not finite."""
+        parameters = [p for p in given["model"].parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.skipped_in_a_row = 0 if bool(norm.isfinite()) else self.skipped_in_a_row + 1
+        for parameter in parameters if self.skipped_in_a_row else ():
             parameter.grad = None  # Adam leaves a parameter without a gradient alone
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,20 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     (path / "state.json").write_text(json.dumps(data))
     with pytest.raises(CheckpointError, match="another format"):
         read_state(path)
+
+
+def test_a_full_disk_is_seen_behind_an_error_that_does_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors and torch raise their own errors; then the free space tells."""
+
+    def fail(folder: Path) -> None:
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    with pytest.raises(RuntimeError, match="unexpected pos"):
+        write_checkpoint(tmp_path, state(1, 1), fail, keep=1)
+    usage = type(shutil.disk_usage(tmp_path))(100, 100, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        write_checkpoint(tmp_path, state(1, 1), fail, keep=1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 import gzip
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,20 @@ def test_an_archived_journal_reads_the_same(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert read_events(path) == events
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path: Path) -> None:
+    journal = written(tmp_path / "journal.jsonl", "a")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 10, before[1]))
+    try:
+        with pytest.raises(JournalError, match="could not be written"):
+            journal.append("b", {"value": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    journal.close()
+    assert [e["kind"] for e in read_events(journal.path)] == ["a"]
+    written(journal.path, "c").close()
+    assert [e["kind"] for e in read_events(journal.path)] == ["a", "c"]

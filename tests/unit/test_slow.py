@@ -189,3 +189,31 @@ def test_group_slots() -> None:
     assert slots_for_group(8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match="cannot be split evenly over 3"):
         slots_for_group(8, 3)
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_counted_and_the_third_stops(
+    session: Session,
+) -> None:
+    """The weights stay bit for bit, the next good step goes on, three bad ones in a row end it."""
+    trainer, model = session.slow.trainer, session.policy.model  # type: ignore[union-attr]
+    good, poison = trainer._compute_loss, {"on": True}
+
+    def loss(model: Any, inputs: Any) -> Any:
+        value = good(model, inputs)
+        bad = next(model.parameters()).sum() * 0
+        bad.register_hook(lambda grad: grad * float("nan") if poison["on"] else grad)
+        return value + bad
+
+    trainer._compute_loss = loss
+    reports: list[float] = []
+    session.observer = lambda e: reports.append(e.get("metrics", {}).get("slow/skipped", -1.0))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    session.step()
+    assert all(torch.equal(before[n], v) for n, v in model.state_dict().items())
+    poison["on"] = False
+    session.step()
+    assert any(not torch.equal(before[n], v) for n, v in model.state_dict().items())
+    assert [r for r in reports if r >= 0] == [1.0, 0.0]
+    poison["on"], session.slow.handover.skipped_in_a_row = True, 2  # type: ignore[union-attr]
+    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+        session.step()

@@ -21,6 +21,8 @@ from safetensors import SafetensorError
 from fst_core.records import Population, population_from_json, to_json
 
 FORMAT = 1
+SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+"""What a gradient learner cannot go on without."""
 NEARLY_FULL_BYTES = 1 << 20
 """Free space under which a failed write is put down to a full disk."""
 
@@ -118,10 +120,32 @@ def read_state(folder: Path) -> State:
     """The small part of a checkpoint.
 
     Raises:
-        CheckpointError: if it was written by another version of the format.
+        CheckpointError: if it is damaged, or was written by another version of the format.
     """
-    data: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    if data.pop("format", None) != FORMAT:
-        raise CheckpointError(f"checkpoint {folder} has another format; start the run afresh")
-    data["population"] = population_from_json(data["population"])
-    return State(**data)
+    try:
+        data: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        if data.pop("format", None) != FORMAT:
+            raise CheckpointError(f"checkpoint {folder} has another format; start the run afresh")
+        data["population"] = population_from_json(data["population"])
+        return State(**data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(folder, error) from error
+
+
+def damaged(folder: Path, reason: object) -> CheckpointError:
+    """The error that says what to do about a checkpoint that cannot be used."""
+    return CheckpointError(
+        f"checkpoint {folder} is damaged ({reason}); remove that folder to go on from the one "
+        "before it, or start afresh with --fresh"
+    )
+
+
+def check_slow(folder: Path) -> None:
+    """Refuse a checkpoint whose weights, optimizer, schedule or step count are not all there.
+
+    Raises:
+        CheckpointError: naming what is missing.
+    """
+    missing = [name for name in SLOW_FILES if not (folder / "slow" / name).is_file()]
+    if missing:
+        raise damaged(folder, f"no slow/{missing[0]}")

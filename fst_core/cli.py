@@ -21,6 +21,7 @@ from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
 from fst_core.quiet import settle_environment, settle_for
+from fst_core.records import Split
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
@@ -78,8 +79,12 @@ def run(
     no_track: NoTrack = False,
 ) -> None:
     """Run one arm with one seed, or go on where it stopped."""
+    from fst_core.preflight import preflight
+
     seeds = [] if seed is None else [f"seed={seed}"]
     resolved, _ = load_config(config, arm, [*_assignments(changes, data), *seeds])
+    for note in preflight(resolved):
+        say(f"note: {note}")
     if dry_run:
         _show_plan(resolved)
         return
@@ -116,6 +121,7 @@ def compare(
 ) -> None:
     """Run every arm with every seed, each in its own process, and report on them."""
     from fst_core.offline import remove_run
+    from fst_core.preflight import preflight
     from fst_core.study import (
         expand,
         failures,
@@ -128,6 +134,8 @@ def compare(
     chosen = _assignments(changes, data)
     names, numbers = _split(arms), _whole_numbers(_split(seeds))
     planned, _ = expand(config, chosen, names, numbers)
+    for one in planned:
+        preflight(one)
     folders = [run_folder(runs, one) for one in planned]
     for folder in folders if fresh else []:
         remove_run(folder)
@@ -150,14 +158,14 @@ def compare(
 def report(
     runs: RunFolders,
     target: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Else report/ beside the runs.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Else the folder of the runs.")
     ] = None,
 ) -> None:
     """Tables, figures and one HTML page about runs."""
     from fst_core.study import find_runs
 
     folders = find_runs(runs)
-    _report(folders, target or folders[0].parent / "report")
+    _report(folders, target or folders[0].parent)
 
 
 @app.command()
@@ -225,14 +233,18 @@ def data_build(
     environment = make_environment(resolved.environment)
     read = resolved.loop.steps * resolved.loop.problems_per_step
     held_out = resolved.evaluation.problems
-    known = environment.size("test")
-    wanted = {
-        "train": read if train is None else train,
+
+    def at_most(split: Split, count: int) -> int:
+        known = environment.size(split)
+        return count if known is None else min(count, known)
+
+    wanted: dict[Split, int] = {
+        "train": at_most("train", read) if train is None else train,
         "validation": held_out if validation is None else validation,
-        "test": min(held_out, known if known is not None else held_out) if test is None else test,
+        "test": at_most("test", held_out) if test is None else test,
     }
     folder = target / environment.name
-    manifest = build_pools(environment, folder, wanted)  # type: ignore[arg-type]
+    manifest = build_pools(environment, folder, wanted)
     counts = ", ".join(f"{count} {split}" for split, count in manifest["counts"].items())
     say(f"{folder}: {counts} problems")
 

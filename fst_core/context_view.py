@@ -52,9 +52,7 @@ def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:
     phases = [event for event in events if event["kind"] == "fast"]
     known = [event["cycle"] for event in phases]
     if not phases:
-        raise ConfigError(
-            f"{folder}: this run has no fast phase yet, so its contexts never changed"
-        )
+        raise ConfigError(f"{folder}: no fast phase has run here, so the contexts never changed")
     last = known[-1] if cycle is None else cycle
     if last not in known:
         raise ConfigError(f"{folder}: no fast phase of cycle {last}; there are 0 to {known[-1]}")
@@ -67,6 +65,13 @@ def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:
     contexts = phases[known.index(last)]["evolution"]["population"]["contexts"]
     slots = tuple(dict.fromkeys(content_id(context["text"]) for context in contexts))
     return Lineage(members, known_texts(config, events), slots, last)
+
+
+def visible(text: str) -> str:
+    """Text without characters that a terminal would obey: a context may hold anything."""
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def _remember(members: dict[str, Member], event: Mapping[str, Any]) -> None:
@@ -133,7 +138,7 @@ def slot_panels(lineage: Lineage) -> Iterator[RenderableType]:
     """For each distinct slot: its text and the difference to each parent."""
     for place, name in enumerate(lineage.slots):
         member = lineage.members[name]
-        parts: list[RenderableType] = [Text(member.text)]
+        parts: list[RenderableType] = [Text(visible(member.text))]
         for parent in member.parents:
             if parent in lineage.texts:
                 parts.append(Text(f"\nagainst parent {parent}", style="bold"))
@@ -147,5 +152,5 @@ def diff_text(pairs: Sequence[tuple[str, str]]) -> Text:
     """Signed lines in colour."""
     text = Text()
     for number, (sign, line) in enumerate(pairs):
-        text.append(("\n" if number else "") + f"{sign} {line}", style=STYLES[sign])
+        text.append(("\n" if number else "") + f"{sign} {visible(line)}", style=STYLES[sign])
     return text

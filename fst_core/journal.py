@@ -21,6 +21,7 @@ import gzip
 import json
 import os
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def read_events(path: Path) -> list[Event]:
     if path.exists():
         data = path.read_bytes()
     elif packed.exists():
-        data = gzip.decompress(packed.read_bytes())
+        data = _unpacked(packed)
     else:
         return []
     lines = data.split(b"\n")
@@ -57,10 +58,19 @@ def read_events(path: Path) -> list[Event]:
             event = json.loads(line)
         except ValueError as error:
             raise JournalError(f"{path}:{number}: damaged line ({error})") from error
+        if not isinstance(event, dict) or not {"seq", "kind"} <= event.keys():
+            raise JournalError(f"{path}:{number}: the line is no event")
         if event["seq"] != len(events):
             raise JournalError(f"{path}:{number}: sequence {event['seq']}, expected {len(events)}")
         events.append(event)
     return events
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise JournalError(f"{path}: damaged archive ({error})") from error
 
 
 def effective(events: list[Event]) -> list[Event]:
@@ -106,11 +116,17 @@ class Journal:
         """Write one event durably and return it.
 
         Raises:
-            ValueError: if a field is NaN, infinite or no JSON type.
-            JournalError: if the disk is full or not writable; what was written before stays.
+            JournalError: if a field is not finite, or the disk is full or not writable; what was
+                written before stays.
         """
         event = {"seq": self.next_seq, "time": time.time(), "kind": kind, **fields}
-        line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        try:
+            line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        except ValueError as error:
+            raise JournalError(
+                f"{self.path}: event {kind!r} is not to be written ({error}); "
+                "a number that is not finite usually means that training diverged"
+            ) from error
         try:
             written = 0
             while written < len(line):

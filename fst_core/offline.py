@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import importlib.util
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -17,12 +16,17 @@ from fst_core.interleave import plan, remaining, run_phase
 from fst_core.journal import Event, effective, read_events
 from fst_core.progress import watched
 from fst_core.provenance import config_hash
-from fst_core.study import LOG, is_run_folder
+from fst_core.run_folder import RunMismatch, read_config
+from fst_core.study import LOG
 
 Say = Callable[[str], None]
 
 TRACKING_SHARE = 0.05
 """Most of a run's time that tracking may take between checkpoints."""
+RUN_FILES = frozenset(
+    {LOG, "lock", "journal.jsonl", "config.json", ".config.json", "checkpoints", ".mlflow.lock"}
+)
+"""Everything a run writes into its folder; --fresh touches no folder that holds anything else."""
 NOT_INSTALLED = "MLflow is not installed, so this run is not tracked (pip install 'fst-lab[lab]')."
 
 
@@ -74,7 +78,7 @@ def holds_finished(folder: Path, config: RunConfig) -> bool:
     path = folder / "config.json"
     if not path.is_file() or not ended(folder):
         return False
-    before, now = json.loads(path.read_text()), config.model_dump(mode="json")
+    before, now = read_config(folder), config.model_dump(mode="json")
     return config_hash(before) == config_hash(now)
 
 
@@ -137,25 +141,46 @@ def remove_run(folder: Path) -> bool:
     Returns:
         Whether there was a run to remove.
     Raises:
-        ConfigError: if the folder holds something, but no run; or another process writes it.
+        ConfigError: if the folder holds anything that no run wrote; or another process writes it.
     """
-    if not folder.exists() or {p.name for p in folder.iterdir()} <= {LOG, "lock"}:
+    if not folder.exists():
         return False
-    if not is_run_folder(folder):
+    if not folder.is_dir():
+        raise ConfigError(f"--fresh: {folder} is a file; choose another --runs folder or name")
+    found = {path.name for path in folder.iterdir()}
+    if "lock" in found:
+        with (folder / "lock").open("a+") as lock:
+            _refuse_if_locked(lock.fileno(), folder)
+            return _remove(folder, found)
+    return _remove(folder, found)
+
+
+def _remove(folder: Path, found: set[str]) -> bool:
+    foreign = sorted(found - RUN_FILES)
+    if "config.json" in found and "journal.jsonl" not in found and not _begun_by_us(folder):
+        foreign = ["config.json"]
+    if foreign:
         raise ConfigError(
-            f"--fresh: {folder} holds no run (neither journal.jsonl nor config.json), so nothing "
-            "was removed; choose another --runs folder or name"
+            f"--fresh: {folder} holds {foreign[0]!r}, which is no part of a run, so nothing was "
+            "removed; choose another --runs folder or name"
         )
-    with (folder / "lock").open("a+") as lock:
-        _refuse_if_locked(lock.fileno(), folder)
-        for path in folder.iterdir():
-            if path.name in (LOG, "lock"):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    return True
+    for name in found - {LOG, "lock"}:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return not found <= {LOG, "lock"}
+
+
+def _begun_by_us(folder: Path) -> bool:
+    """Whether a config.json without a journal is a run's: models have files of that name too."""
+    if not (folder / "config.json").stat().st_size:
+        return True  # its writer died
+    try:
+        return "loop" in read_config(folder)
+    except RunMismatch:
+        return False
 
 
 def _refuse_if_locked(descriptor: int, folder: Path) -> None:

@@ -119,6 +119,8 @@ class Rollout:
     completion: Completion
     verdict: Verdict
     policy_version: int
+    question: str = ""
+    """The problem's text, for people who read samples."""
 
 
 def to_json(record: Any) -> dict[str, Any]:

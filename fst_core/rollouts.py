@@ -5,22 +5,11 @@ from collections.abc import Callable, Sequence
 
 from fst_core.environments.base import Environment
 from fst_core.policy.base import Policy
-from fst_core.records import Context, Problem, Rollout, Verdict
+from fst_core.records import Completion, Context, Problem, Rollout, Verdict
 
 Pair = tuple[Context, Problem]
 RollOut = Callable[[Sequence[Pair], Sequence[int]], list[Rollout]]
 """(pairs, one sampling seed per pair) -> judged rollouts in the same order, in ONE engine call."""
-
-JUDGE_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a user's judge may raise; each stops the run with a sentence that names the problem."""
 
 
 class JudgeError(RuntimeError):
@@ -35,17 +24,23 @@ def judge(environment: Environment, problem: Problem, text: str) -> Verdict:
     """
     try:
         verdict = environment.judge(problem, text)
-    except JUDGE_FAULTS as error:
+        _check_verdict(verdict)
+    except Exception as error:  # a judge is the user's code: whatever it raises names its problem
         raise JudgeError(
             f"the judge of environment {environment.name!r} failed on problem {problem.id}: "
             f"{error!r}"
         ) from error
-    if not (math.isfinite(verdict.reward) and 0 <= verdict.reward <= 1):
-        raise JudgeError(
-            f"the judge of environment {environment.name!r} gave reward {verdict.reward} on "
-            f"problem {problem.id}; rewards are numbers in [0, 1]"
-        )
     return verdict
+
+
+def _check_verdict(verdict: Verdict) -> None:
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"it returned {type(verdict).__name__}, not a Verdict")
+    for name, value in {"reward": verdict.reward, **verdict.subscores}.items():
+        if not (isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1):
+            raise ValueError(f"it gave {name} {value!r}; rewards and subscores are in [0, 1]")
+    if not all(isinstance(sentence, str) for sentence in verdict.feedback):
+        raise TypeError("its feedback must be sentences of text")
 
 
 def messages_for(context: Context, problem: Problem) -> list[dict[str, str]]:
@@ -59,9 +54,20 @@ def roll_out(
     """Generate and judge one completion per (context, problem) pair, in one engine call."""
     prompts = [policy.prompt_ids(messages_for(context, problem)) for context, problem in pairs]
     completions = policy.generate(prompts, seeds)
+    version = policy.version
     return [
-        Rollout(
-            problem.id, context.id, done, judge(environment, problem, done.text), policy.version
-        )
+        judged(environment, problem, context, done, version)
         for (context, problem), done in zip(pairs, completions, strict=True)
     ]
+
+
+def judged(
+    environment: Environment, problem: Problem, context: Context, done: Completion, version: int
+) -> Rollout:
+    """A completion with its verdict.
+
+    Raises:
+        JudgeError: if the judge fails.
+    """
+    verdict = judge(environment, problem, done.text)
+    return Rollout(problem.id, context.id, done, verdict, version, problem.text)

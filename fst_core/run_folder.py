@@ -47,10 +47,9 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     Raises:
         RunMismatch: with the settings that differ.
     """
-    path = folder / "config.json"
-    if not path.exists():
+    if not (folder / "config.json").exists():
         return
-    before, now = json.loads(path.read_text()), config.model_dump(mode="json")
+    before, now = read_config(folder), config.model_dump(mode="json")
     if config_hash(before) != config_hash(now):
         changed = ", ".join(differences(before, now))
         raise RunMismatch(
@@ -59,10 +58,31 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
         )
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved config a run folder was begun with.
+
+    Raises:
+        RunMismatch: if the file is damaged.
+    """
+    path = folder / "config.json"
+    try:
+        data = json.loads(path.read_text())
+    except ValueError as error:
+        raise RunMismatch(f"{path} is damaged ({error}); start afresh with --fresh") from error
+    if not isinstance(data, dict):
+        raise RunMismatch(f"{path} holds no config; start afresh with --fresh")
+    return data
+
+
 def keep_config(folder: Path, config: RunConfig) -> None:
-    """Write the resolved config beside the journal."""
+    """Write the resolved config beside the journal; the file appears whole."""
     text = json.dumps(config.model_dump(mode="json"), indent=1, ensure_ascii=False)
-    (folder / "config.json").write_text(text)
+    temporary = folder / ".config.json"
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / "config.json")
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
 
 from fst_core.checkpoint import (
     CheckpointError,
     State,
+    check_slow,
+    damaged,
     list_checkpoints,
     read_state,
     write_checkpoint,
@@ -24,7 +27,7 @@ from fst_core.evaluation.reward import Evaluation, evaluate
 from fst_core.fast.base import FastPart
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Journal
-from fst_core.policy.base import Sampling
+from fst_core.policy.base import ContextTooLong, Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
@@ -37,11 +40,13 @@ from fst_core.records import (
     seeded,
     to_json,
 )
-from fst_core.rollouts import Pair, roll_out
+from fst_core.rollouts import Pair, messages_for, roll_out
 from fst_core.run_folder import keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart
 from fst_core.slow.registry import make_slow
 
+PROBLEMS_MEASURED = 256
+"""Train problems whose length decides how long a context may grow."""
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
 
@@ -127,6 +132,9 @@ class Session:
         self.environment: Environment = make_environment(config.environment, config.data)
         set_seeds(config.seed, "build", 0)
         self.policy = LanguageModelPolicy(config.policy)
+        held_out = range(config.evaluation.problems)
+        self.held_out = [self.environment.problem("validation", i) for i in held_out]
+        room = self._room_for_context()
         self.slow: SlowPart | None = make_slow(
             config.slow, config.loop, self.policy, self.environment, self.train_problem, config.seed
         )
@@ -139,11 +147,27 @@ class Session:
                 chat=self._chat,
                 run_seed=config.seed,
                 size=config.population_size,
-                max_tokens=config.contexts.max_tokens,
+                max_tokens=min(config.contexts.max_tokens, room),
                 count_tokens=self.policy.count_tokens,
             )
-        held_out = range(config.evaluation.problems)
-        self.held_out = [self.environment.problem("validation", i) for i in held_out]
+
+    def _room_for_context(self) -> int:
+        """Tokens the window leaves for a context, beside a completion and the longest problem seen.
+
+        Raises:
+            ContextTooLong: if the seed context does not fit.
+        """
+        seen = min(PROBLEMS_MEASURED, self.config.loop.steps * self.config.loop.problems_per_step)
+        problems = [*self.held_out, *(self.train_problem(i) for i in range(seen))]
+        bare = [self.policy.prompt_ids(messages_for(Context(""), p)) for p in problems]
+        room = self.policy.window - self.policy.sampling.max_new_tokens - max(map(len, bare))
+        seed = self.policy.count_tokens(self.config.contexts.seed)
+        if seed > room:
+            raise ContextTooLong(
+                f"contexts.seed has {seed} tokens, but the model's window of {self.policy.window} "
+                f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens"
+            )
+        return room
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder / "checkpoints")
@@ -161,7 +185,9 @@ class Session:
             self.population, self.next_phase = state.population, state.next_phase
             self.step_done = state.step
             self.ledger = Ledger(**state.ledger)
-            weights = checkpoints[-1] / "slow" if state.step and self.slow else None
+            if state.step and self.slow:
+                check_slow(checkpoints[-1])
+                weights = checkpoints[-1] / "slow"
             self._record_checkpoint(checkpoints[-1].name)
         else:
             self.journal.rewind(-1)
@@ -169,7 +195,17 @@ class Session:
             train = [self.train_problem(i) for i in range(rows)]
             self._record("run", provenance(self.config, train, self.held_out))
         if self.slow is not None:
-            self.slow.open(weights)
+            self._open_slow(self.slow, weights)
+
+    @staticmethod
+    def _open_slow(slow: SlowPart, weights: Path | None) -> None:
+        if weights is None:
+            slow.open(None)
+            return
+        try:
+            slow.open(weights)
+        except (OSError, ValueError, RuntimeError, EOFError, KeyError, SafetensorError) as error:
+            raise damaged(weights.parent, str(error).splitlines()[0] or repr(error)) from error
 
     # The three kinds of phase
 
@@ -310,6 +346,7 @@ class Session:
         sample = [
             {
                 "problem": r.problem_id,
+                "question": r.question,
                 "context_id": r.context_id,
                 "text": r.completion.text,
                 "reward": r.verdict.reward,

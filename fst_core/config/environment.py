@@ -55,8 +55,8 @@ class JsonlConfig(ConfigModel):
     """Name in tables, pools and problem ids."""
     grader: Literal["exact", "numeric", "choice", "json"] = "exact"
     """How an answer is compared with the reference."""
-    answer: Literal["anywhere", "tag"] = "tag"
-    """How the answer is read from the text."""
+    answer: Literal["anywhere", "tag"] = "anywhere"
+    """How the answer is read: the last fitting piece of the text, or what stands in answer tags."""
     tag: str = "answer"
     """Tag name used when `answer = "tag"`."""
     validation: float = Field(0.1, gt=0, lt=0.5)

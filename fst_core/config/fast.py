@@ -84,7 +84,7 @@ class GepaConfig(ConfigModel):
     """GEPA (arXiv 2507.19457) over the anchor problems of the coming cycle."""
 
     type: Literal["gepa"] = "gepa"
-    metric_calls: int = Field(256, ge=0)
+    metric_calls: int = Field(256, ge=0, le=100_000_000)
     """Rollouts a fast phase may use, one a metric call; the search stops before passing it."""
     anchors: int = Field(16, ge=1)
     """Problems every accepted candidate is scored on, the first of the coming cycle's problems."""

@@ -11,5 +11,9 @@ class ConfigModel(BaseModel):
     """Frozen; unknown keys are errors; the string under each field is its description."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
     )

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,9 @@ from fst_core.config.fast import FastConfig, NoFast
 from fst_core.config.model import ConfigError, ConfigModel
 from fst_core.config.policy import PolicyConfig, TinyPolicy
 from fst_core.config.slow import NoSlow, SlowConfig
+
+FOLDER_NAME = r"^\w[\w.+-]*$"
+"""Names become folders: letters, digits, and . + - _ inside."""
 
 ARMS: dict[str, dict[str, Any]] = {
     "base": {"fast": {"type": "none"}, "slow": {"type": "none"}},
@@ -26,13 +30,13 @@ ARMS: dict[str, dict[str, Any]] = {
 class LoopConfig(ConfigModel):
     """How the two loops interleave."""
 
-    steps: int = Field(40, ge=0)
+    steps: int = Field(40, ge=0, le=10_000_000)
     """Slow steps in the whole run; a run without a slow part counts them for its cycles only."""
     cycle_steps: int = Field(6, ge=1)
     """T: slow steps between two fast phases."""
     problems_per_step: int = Field(32, ge=1)
     """B: problems in one slow step."""
-    group_size: int = Field(8, ge=2)
+    group_size: int = Field(8, ge=2, le=65_536)
     """G: rollouts per problem in one slow step."""
 
 
@@ -83,9 +87,9 @@ class StudyConfig(ConfigModel):
 class RunConfig(ConfigModel):
     """One run, fully resolved."""
 
-    name: str = "run"
+    name: str = Field("run", pattern=FOLDER_NAME)
     """Name of the experiment: folder under runs/ and MLflow experiment."""
-    arm: str = "fst"
+    arm: str = Field("fst", pattern=FOLDER_NAME)
     """Arm this run belongs to."""
     seed: int = 0
     """Seed of everything drawn in this run."""
@@ -93,7 +97,7 @@ class RunConfig(ConfigModel):
     """Why this task was selected; printed in the report."""
     data: str | None = None
     """Folder of versioned problem pools; absent: problems come from the generator itself."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=1024)
     """CPU threads of torch."""
     environment: EnvironmentConfig
     policy: PolicyConfig = TinyPolicy()
@@ -133,12 +137,25 @@ class RunConfig(ConfigModel):
 
 
 def _explain(error: ValidationError, source: str) -> str:
-    lines = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'config'}: "
-        f"{item['msg'].removeprefix('Value error, ')}"
-        for item in error.errors()
-    ]
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "config"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            near = get_close_matches(str(item["loc"][-1]), _known_keys(), n=1)
+            message = "no such setting" + (f"; did you mean {near[0]}?" if near else "")
+        lines.append(f"{where}: {message}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _known_keys() -> set[str]:
+    """Names of every setting there is."""
+    models, keys = [ConfigModel], set[str]()
+    while models:
+        model = models.pop()
+        models += model.__subclasses__()
+        keys |= model.model_fields.keys()
+    return keys
 
 
 def _merge(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +203,17 @@ def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str])
     return resolved
 
 
+def _own_arms(path: str | Path, arms: Any) -> dict[str, dict[str, Any]]:
+    """The file's [arms.NAME] tables, which may change anything but who a run is."""
+    if not isinstance(arms, dict) or not all(isinstance(a, dict) for a in arms.values()):
+        raise ConfigError(f"{path}: [arms.NAME] must be tables of settings")
+    for name, changes in arms.items():
+        taken = sorted({"arm", "seed", "name"} & changes.keys())
+        if taken:
+            raise ConfigError(f"{path}: [arms.{name}] cannot set {', '.join(taken)}")
+    return arms
+
+
 def _type_of(table: Any) -> Any:
     return table.get("type") if isinstance(table, Mapping) else None
 
@@ -207,9 +235,9 @@ def load_config(
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML ({error})") from error
-    arms = {**ARMS, **data.pop("arms", {})}
+    arms = {**ARMS, **_own_arms(path, data.pop("arms", {}))}
     chosen = arm or data.get("arm", "fst")
-    if chosen not in arms:
+    if not isinstance(chosen, str) or chosen not in arms:
         raise ConfigError(f"{path}: no arm {chosen!r}; known arms: {', '.join(sorted(arms))}")
     data = _resolve({**data, "arm": chosen}, arms[chosen], list(overrides))
     study_data = data.pop("study", {})

@@ -27,7 +27,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             question or answer.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -40,8 +40,12 @@ def read_rows(path: Path) -> Iterator[Row]:
 def _checked(where: str, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
+        line.encode()
+        json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: the line is no JSON ({error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: the line cannot be read ({error})") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: the line is no JSON object but {type(row).__name__}")
     for key in ("question", "answer"):
@@ -49,7 +53,7 @@ def _checked(where: str, line: str) -> dict[str, Any]:
             raise DataError(f"{where}: the row has no {key!r}")
     if not isinstance(row["question"], str) or not row["question"].strip():
         raise DataError(f"{where}: 'question' must be text that is not empty")
-    if not _reference(row["answer"]).strip():
+    if row["answer"] is None or not _reference(row["answer"]).strip():
         raise DataError(f"{where}: 'answer' is empty")
     return row
 

@@ -47,6 +47,8 @@ class Policy(Protocol):
 
     version: int
     """Slow steps behind the current weights."""
+    window: int
+    """Most tokens of a prompt and its completion together."""
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""

@@ -19,7 +19,7 @@ from fst_core.config.model import ConfigError
 from fst_core.policy.base import Engine, Sampling
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate
-from fst_core.policy.transformers_engine import left_pad, looking, positions
+from fst_core.policy.transformers_engine import left_pad, looking, positions, window_of
 from fst_core.quiet import quiet_libraries
 from fst_core.records import Completion
 
@@ -28,10 +28,20 @@ SCORING_TOKENS = 1 << 14
 
 
 def pick_device(name: str) -> torch.device:
-    """The torch device of a config; "auto" takes cuda where present."""
+    """The torch device of a config; "auto" takes cuda where present.
+
+    Raises:
+        ConfigError: if torch knows no such device or none is present.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"policy.device = {name!r}: torch knows no such device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f'policy.device = {name!r}: no GPU is present; set "auto" or "cpu"')
+    return device
 
 
 def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> PreTrainedModel:
@@ -74,6 +84,7 @@ class LanguageModelPolicy:
         self.sampling = Sampling(config.temperature, config.max_new_tokens)
         self.engine: Engine = make_engine(config, self.model, self.tokenizer, self.stop_ids)
         self.version = 0
+        self.window = window_of(self.model)
         self._prompts: dict[tuple[tuple[str, str], ...], list[int]] = {}
 
     @cached_property

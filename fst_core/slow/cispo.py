@@ -152,11 +152,12 @@ class CispoSlow:
         if skipped:
             logger.warning("step %d skipped: its gradient is not finite", step)
             metrics.pop("slow/grad_norm", None)
-        loss = metrics.get("slow/loss", 0.0)
-        if not math.isfinite(loss) or skipped >= SKIPS_ALLOWED:
-            reason = f"{skipped} steps in a row had no finite gradient" if skipped else "no loss"
+        odd = [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]
+        if skipped >= SKIPS_ALLOWED:
+            odd.append(f"{skipped} steps in a row had no finite gradient")
+        if odd:
             raise TrainingDiverged(
-                f"training diverged at step {step} (loss {loss}; {reason}); lower "
+                f"training diverged at step {step} ({'; '.join(odd)}); lower "
                 "slow.learning_rate, then run again: the last checkpoint is intact"
             )
 

@@ -28,7 +28,7 @@ from fst_core.records import (
     seed_of,
     slots_for_group,
 )
-from fst_core.rollouts import judge
+from fst_core.rollouts import judged
 
 Rows = list[dict[str, Any]]
 
@@ -140,7 +140,7 @@ class RewardByJudge:
         version = self.trainer.state.global_step
         problems = [self.problem_at(p) for p in position]
         self.rollouts = [
-            Rollout(problem.id, ctx.id, done, judge(self.environment, problem, done.text), version)
+            judged(self.environment, problem, ctx, done, version)
             for problem, ctx, done in zip(problems, context, self.trainer.drawn, strict=True)
         ]
         return [r.verdict.reward for r in self.rollouts]

@@ -1,6 +1,8 @@
 """What holds of any run: counts, repeatability, and what may reach a context."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +176,7 @@ def test_too_few_problems(tmp_path: Path) -> None:
 
 
 def test_a_seed_context_past_the_window_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ContextTooLong, match="passes the model's window"):
+    with pytest.raises(ContextTooLong, match=r"contexts\.seed has \d+ tokens"):
         run(tiny_config(contexts={"seed": "dashes " * 600}), tmp_path)
 
 
@@ -222,3 +224,42 @@ def test_a_finite_train_split_goes_round_in_new_orders(tmp_path: Path) -> None:
     assert epochs[0] == [row["question"] for row in rows[:10]]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
     assert epochs[0] != epochs[1] != epochs[2]
+
+
+def cut(path: Path) -> None:
+    """Keep a file's beginning; the file alone, not those that share its content by hard link."""
+    start = path.read_bytes()[:1000]
+    path.unlink()
+    path.write_bytes(start)
+
+
+@pytest.mark.parametrize(
+    ("harm", "part"),
+    [
+        (lambda c: (c / "slow" / "optimizer.pt").unlink(), r"no slow/optimizer\.pt"),
+        (lambda c: (c / "slow" / "scheduler.pt").unlink(), r"no slow/scheduler\.pt"),
+        (lambda c: cut(c / "slow" / "model.safetensors"), "damaged"),
+        (lambda c: cut(c / "slow" / "optimizer.pt"), "damaged"),
+        (lambda c: (c / "state.json").write_text(""), "damaged"),
+        (lambda c: (c / "state.json").write_text('{"format": 1}'), "damaged"),
+        (lambda c: (c.parent.parent / "journal.jsonl").write_text(""), "parts of the journal"),
+    ],
+    ids=["optimizer", "scheduler", "weights", "cut", "state", "fields", "journal"],
+)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(
+    tmp_path: Path, harm: Callable[[Path], Any], part: str
+) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        if event["kind"] == "slow" and event["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny_config(), tmp_path / "run", stop)
+    straight = comparable(run(tiny_config(), tmp_path / "straight"))
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    harm(newest)
+    with pytest.raises(CheckpointError, match=part):
+        run(tiny_config(), tmp_path / "run")
+    if "journal" not in part:
+        shutil.rmtree(newest)
+        assert comparable(run(tiny_config(), tmp_path / "run")) == straight

@@ -56,8 +56,7 @@ arms = ["base"]
 seeds = [0]
 
 [arms.broken.policy]
-type = "hub"
-model = "./no-such-folder"
+max_new_tokens = 512
 """
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ BAD_INPUT: list[tuple[list[str], int, str]] = [
     (["--set", "contexts.size=3"], 1, "choose K among the divisors of G"),
     (["--set", "slow.micro_batch=5"], 1, "slow.micro_batch = 5"),
     (["--arm", "nothing"], 1, "known arms"),
-    (["--arm", "broken"], 1, "no such folder"),
+    (["--arm", "broken"], 1, "leaves 0 beside the longest problem"),
+    (["--set", 'policy={"type":"hub","model":"./no-such"}'], 1, "no such folder"),
     (["--set", 'environment.required=["shout"]'], 1, "unknown directives"),
     (["--data", "no-such-data"], 1, "build the pools"),
     (["--seed", "x"], 2, "--seed"),
@@ -245,9 +247,13 @@ def test_fresh_removes_runs_only(tmp_path: Path) -> None:
     words = ("run", config, "--arm", "base", "--runs", runs, "--no-track", "--fresh")
     refused = call(*words)
     assert refused.code == 1
-    assert "holds no run" in refused.err
+    assert "'thesis.tex', which is no part of a run" in refused.err
     assert (folder / "thesis.tex").read_text() == "precious"
     (folder / "thesis.tex").rename(folder / "config.json")
+    assert "'config.json', which is no part of a run" in call(*words).err
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    assert "'config.json', which is no part of a run" in call(*words).err
+    (folder / "config.json").write_text("")
     assert call(*words).code == 0
     assert json.loads((folder / "config.json").read_text())["arm"] == "base"
     assert read_events(folder / "journal.jsonl")[-1]["kind"] == "end"
@@ -345,3 +351,50 @@ def test_a_hub_policy_may_ask_the_hub(tmp_path: Path) -> None:
     text = CONFIG.replace('type = "tiny"', 'type = "hub"\nmodel = "someone/model"')
     assert needs_hub(load_config(write_config(tmp_path, text))[0])
     assert not needs_hub(load_config(write_config(tmp_path))[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--set", "name=../up"], "name:"),
+        (["--set", 'name=""'], "name:"),
+        (["--set", "slow.taau=3"], "did you mean tau?"),
+        (["--set", "slow.learning_rate=1e999"], "slow.cispo.learning_rate"),
+        (["--set", "policy.device=toaster"], "torch knows no such device"),
+        (["--set", "environment.path=nope.jsonl", "--set", "environment.type=jsonl"], "nope.jsonl"),
+    ],
+)
+def test_more_bad_settings_are_one_sentence(words: list[str], part: str, tmp_path: Path) -> None:
+    answer = call("run", write_config(tmp_path), "--runs", tmp_path / "r", "--no-track", *words)
+    assert answer.code == 1 and part in answer.err and "Traceback" not in answer.err
+
+
+def test_fresh_removes_nothing_before_the_new_run_could_start(tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    words = ["run", config, "--arm", "base", "--runs", runs, "--no-track"]
+    assert call(*words).code == 0
+    journal = runs / "tiny" / "base-s0" / "journal.jsonl"
+    before = journal.read_bytes()
+    assert call(*words, "--fresh", "--set", "policy.engine=vllm").code == 1
+    assert journal.read_bytes() == before
+
+
+def test_a_dry_run_reads_the_problems(tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    rows = [{"question": f"What is {i}?", "answer": str(i)} for i in range(60)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    config = tmp_path / "few.toml"
+    config.write_text(f'environment = {{ type = "jsonl", path = "{path}" }}\n')
+    answer = call("run", config, "--dry-run")
+    assert answer.code == 1 and "raise environment.validation" in answer.err
+    answer = call("run", config, "--dry-run", "--set", "evaluation.problems=2")
+    assert answer.code == 0 and "times through" in answer.err
+
+
+def test_contexts_are_shown_without_terminal_commands(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished()[1], folder)
+    text = (folder / "journal.jsonl").read_text()
+    (folder / "journal.jsonl").write_text(text.replace("a helpful", "a \\u001b[2Jhelpful"))
+    answer = call("contexts", folder)
+    assert answer.code == 0 and "\x1b" not in answer.out

@@ -62,7 +62,12 @@ def test_comparable_ignores_clocks_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{]", "damaged line"), (json.dumps({"seq": 7}), "sequence 7, expected 1")],
+    [
+        ("{]", "damaged line"),
+        (json.dumps({"seq": 7, "kind": "a"}), "sequence 7, expected 1"),
+        ("3", "the line is no event"),
+        ("{}", "the line is no event"),
+    ],
 )
 def test_damage_before_the_end_is_named_with_its_line(
     tmp_path: Path, line: str, message: str
@@ -76,7 +81,7 @@ def test_damage_before_the_end_is_named_with_its_line(
 
 def test_a_nan_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    with pytest.raises(ValueError, match="Out of range"):
+    with pytest.raises(JournalError, match="Out of range"):
         journal.append("slow", {"metrics": {"loss": float("nan")}})
     assert read_events(journal.path) == []
 

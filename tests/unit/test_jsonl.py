@@ -10,7 +10,7 @@ import pytest
 from fst_core.config import JsonlConfig
 from fst_core.environments.errors import DataError
 from fst_core.environments.graders import GRADERS, choice_of, find_answer
-from fst_core.environments.jsonl import JsonlEnvironment
+from fst_core.environments.jsonl import JsonlEnvironment, load_problems
 from fst_core.records import SPLITS
 
 Write = Callable[..., Path]
@@ -158,7 +158,7 @@ def test_choices_and_answers_are_found_in_free_text() -> None:
 
 def test_judging_with_and_without_tags(write: Write) -> None:
     path = write("all.jsonl", *questions(60, 7, feedback="Think of primes."))
-    tags, anywhere = load(path, grader="numeric"), load(path, grader="numeric", answer="anywhere")
+    tags, anywhere = load(path, grader="numeric", answer="tag"), load(path, grader="numeric")
     problem = tags.problem("train", 0)
     assert tags.judge(problem, "<answer>7.0</answer>").feedback == ("Correct.",)
     untagged = tags.judge(problem, "It is 7")
@@ -183,3 +183,26 @@ def test_json_answers_may_stand_as_values_or_text(write: Write) -> None:
         problem = environment.problem("train", 0)
         assert environment.judge(problem, '<answer>{"a": 1}</answer>').reward == 1
         assert environment.judge(problem, '<answer>{"a": 2}</answer>').reward == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ('{"question": "\\ud800?", "answer": "1"}', "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"question": "Why?", "answer": null}', "'answer' is empty"),
+    ],
+)
+def test_unreadable_lines_are_named(tmp_path: Path, line: str, part: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DataError, match=part):
+        load_problems(JsonlConfig(path=str(path)))
+
+
+def test_line_separators_inside_text_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
+    rows = [{"question": f"Line\u2028{i}\u0085?", "answer": "1"} for i in range(60)]
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path = tmp_path / "good.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert sum(map(len, load_problems(JsonlConfig(path=str(path))).values())) == 60

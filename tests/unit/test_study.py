@@ -46,7 +46,7 @@ def test_one_failing_run_stops_no_other(tmp_path: Path) -> None:
     )
     assert answer.code == 1
     log = runs / "tiny" / "broken-s0" / LOG
-    assert "error: broken-s0 failed (error: policy.model = './no-such-folder'" in answer.err
+    assert "error: broken-s0 failed (error: contexts.seed has" in answer.err
     assert str(log) in answer.err
     assert read_events(runs / "tiny" / "base-s0" / "journal.jsonl")[-1]["kind"] == "end"
     assert "base-s0    evaluation at step 0" in answer.out

@@ -27,6 +27,7 @@ from flows.options import add_shared_options, told_as_a_sentence
 from flows.server import prefect_server
 from fst_core.config import RunConfig
 from fst_core.offline import remove_run
+from fst_core.preflight import preflight
 from fst_core.study import expand, run_folder
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
@@ -128,6 +129,8 @@ def main() -> None:
     with told_as_a_sentence(), watch.time("all"):
         planned, _ = expand(args.config, overrides, args.arms, args.seeds)
         folder = Path(args.runs) / planned[0].name
+        for config in planned:
+            preflight(config)
         for config in planned if args.fresh else ():
             remove_run(run_folder(Path(args.runs), config))
         with server(folder, watch, console), tags(planned[0].name):
@@ -197,6 +200,7 @@ def prefect_command(folder: Path) -> str:
         return configured.removesuffix("/api")
     home, program = (folder / "prefect").absolute(), Path(sys.executable).with_name("prefect")
     words = ["env", f"PREFECT_HOME={home}", program, "server", "start", "--host", "127.0.0.1"]
+    words.append("--analytics-off")
     return shlex.join(map(str, words))
 
 

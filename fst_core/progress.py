@@ -140,7 +140,8 @@ def fast_line(event: Mapping[str, Any]) -> str:
     best = mean_score(scores[0]) if scores else None
     found = f", best context {best:.3f} on its anchors" if best is not None else ""
     return (
-        f"fast phase {event['cycle']}: {evolution['metric_calls']} rollouts, "
+        f"fast phase {event['cycle']}: {evolution['metric_calls']} rollouts in "
+        f"{evolution['generate_calls']} generate calls, "
         f"{evolution['accepted']} of {evolution['proposals']} proposals accepted{found} "
         f"({event['seconds']:.1f} s)"
     )

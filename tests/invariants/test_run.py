@@ -14,6 +14,7 @@ from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.environments.directives import DirectivesEnvironment
 from fst_core.environments.errors import DataError
+from fst_core.fast.reflection import ReflectionError
 from fst_core.fast.rules import Rules
 from fst_core.interleave import EvaluatePhase, FastPhase, SlowPhase, interleave, plan
 from fst_core.journal import comparable, effective, read_events
@@ -263,3 +264,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(
     if "journal" not in part:
         shutil.rmtree(newest)
         assert comparable(run(tiny_config(), tmp_path / "run")) == straight
+
+
+def test_a_reflection_server_that_refuses_stops_the_run_resumably(tmp_path: Path) -> None:
+    pytest.importorskip("litellm")
+    server = {"model": "openai/any", "api_base": "http://127.0.0.1:9", "retries": 0}
+    reflection = {"type": "litellm", "timeout_seconds": 2, **server}
+    config = tiny_config(fast={"reflection": reflection})
+    with pytest.raises(ReflectionError, match=r"127\.0\.0\.1:9") as error:
+        run(config, tmp_path)
+    assert "\n" not in str(error.value)
+    assert effective(read_events(tmp_path / "journal.jsonl"))[-1]["kind"] == "checkpoint"

@@ -13,7 +13,7 @@ from fst_core.policy.locate import (
 
 
 def preflight(config: RunConfig) -> list[str]:
-    """Check that a run could start: its problems, its model's place, its engine, its device.
+    """Check that a run could start: its problems, where its model is, its engine.
 
     Returns:
         Notes worth reading before the run, one sentence each.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -194,16 +194,16 @@ class Child:
         self.rest = b""
 
     def start(self) -> None:
-        """Start the process, out of reach of the terminal's Ctrl-C: `stop_all` is its one end."""
+        """Start the process; `stop_all` is its one end."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / LOG
         self.offset = self.shown = log.stat().st_size if log.exists() else 0
         threads = {"OMP_NUM_THREADS": str(self.config.threads)}
-        environment = {**os.environ, **threads, "PYTHONUNBUFFERED": "1"}
+        environment = {**threads, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "fst_core.cli", *self.arguments]
         self.began = time.monotonic()
         with log.open("ab") as output:
-            self.process = _popen(command, output, environment)
+            self.process = spawn(command, output, environment)
 
     def ended(self) -> bool:
         """Whether the process is over; remembers how long it took."""
@@ -242,24 +242,29 @@ class Child:
         return f"ended by {name}{hint}; last line: {last}"
 
 
-def _popen(
-    command: Sequence[str], output: BinaryIO, environment: dict[str, str]
+def spawn(
+    command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
+    """Start a run's process in a session of its own, out of reach of the terminal's Ctrl-C."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env={**os.environ, **environment},
         start_new_session=True,
     )
 
 
 def stop_all(children: Iterable[Child]) -> None:
     """Interrupt runs and wait for them; kill those that do not end. All remain resumable."""
-    processes = [c.process for c in children if c.process is not None and c.process.poll() is None]
+    end_processes([c.process for c in children if c.process and c.process.poll() is None])
+
+
+def end_processes(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Ask processes to end, wait for all of them together, and kill those that do not."""
     for process in processes:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
     deadline = time.monotonic() + GRACE_SECONDS
     for process in processes:
         try:

@@ -1,6 +1,5 @@
 """The runs of a study, each a process of its own."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from fst_core.config import RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
-from fst_core.study import GRACE_SECONDS, LOG, data_override, run_folder
+from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
 
 LOG_LINES = 12
 BEAT_SECONDS = 2.0
@@ -116,15 +115,7 @@ class Processes:
         with log.open("ab") as output, self._lock:
             if self._closed:
                 raise RunFailed("the study has been stopped")
-            # A session of its own, out of reach of the terminal's Ctrl-C: `ended` is its one end.
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
+            child = spawn(command, output, environment)  # `ended` is its one end
             self._alive.add(child)
         try:
             while child.poll() is None:
@@ -144,19 +135,7 @@ class Processes:
         finally:
             with self._lock:
                 self._closed, alive = True, list(self._alive)
-            for child in alive:
-                child.terminate()
-            deadline = time.monotonic() + GRACE_SECONDS
-            for child in alive:
-                _wait_or_kill(child, deadline)
-
-
-def _wait_or_kill(child: subprocess.Popen[bytes], deadline: float) -> None:
-    try:
-        child.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+            end_processes(alive)
 
 
 PROCESSES = Processes()

@@ -9,7 +9,7 @@ from fst_core.records import Context, Population, Problem
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A context the search accepted, with its score on each anchor (None where not scored)."""
+    """A context the search accepted, with its score on each anchor."""
 
     context: Context
     scores: tuple[float, ...]

@@ -101,7 +101,6 @@ class CispoSlow:
         run_seed: int,
     ):
         self.policy = policy
-        self.loop = loop
         self.run_seed = run_seed
         self.folder = tempfile.TemporaryDirectory(prefix="fst-trainer-")
         self.judge = RewardByJudge(environment, problem_at)

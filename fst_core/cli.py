@@ -4,6 +4,7 @@ Heavy parts load inside the commands, so that help and mistakes answer at once. 
 1 the run or the input failed, 2 wrong usage, 130 interrupted.
 """
 
+import os
 import shlex
 import signal
 import sys
@@ -158,14 +159,17 @@ def compare(
 def report(
     runs: RunFolders,
     target: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Else the folder of the runs.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Else the study's folder; of several, report/ beside them."
+        ),
     ] = None,
 ) -> None:
     """Tables, figures and one HTML page about runs."""
     from fst_core.study import find_runs
 
     folders = find_runs(runs)
-    _report(folders, target or folders[0].parent)
+    _report(folders, target or _report_folder(folders))
 
 
 @app.command()
@@ -227,26 +231,16 @@ def data_build(
 ) -> None:
     """Write the problems a config reads as a pool, in DIR/NAME."""
     from fst_core.environments.pools import build_pools
-    from fst_core.environments.registry import make_environment
+    from fst_core.environments.tasks import problems_read
 
     resolved, _ = load_config(config, None, changes or [])
-    environment = make_environment(resolved.environment)
-    read = resolved.loop.steps * resolved.loop.problems_per_step
-    held_out = resolved.evaluation.problems
-
-    def at_most(split: Split, count: int) -> int:
-        known = environment.size(split)
-        return count if known is None else min(count, known)
-
-    wanted: dict[Split, int] = {
-        "train": at_most("train", read) if train is None else train,
-        "validation": held_out if validation is None else validation,
-        "test": at_most("test", held_out) if test is None else test,
-    }
-    folder = target / environment.name
-    manifest = build_pools(environment, folder, wanted)
-    counts = ", ".join(f"{count} {split}" for split, count in manifest["counts"].items())
-    say(f"{folder}: {counts} problems")
+    asked: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
+    for environment, read in problems_read(resolved):
+        wanted = {split: read[split] if count is None else count for split, count in asked.items()}
+        folder = target / environment.name
+        manifest = build_pools(environment, folder, wanted)
+        counts = ", ".join(f"{count} {split}" for split, count in manifest["counts"].items())
+        say(f"{folder}: {counts} problems")
 
 
 @data_app.command("check")
@@ -353,6 +347,14 @@ def _show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) ->
 def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
     if tracker is not None and tracker.behind:
         say(f"MLflow does not have all of this run; when it is back: fst sync {folder}")
+
+
+def _report_folder(folders: Sequence[Path]) -> Path:
+    """The folder of the study that all runs belong to; of several studies, report/ beside them."""
+    studies = {folder.absolute().parent: folder.parent for folder in folders}
+    if len(studies) == 1:
+        return next(iter(studies.values()))
+    return Path(os.path.commonpath(studies)) / "report"
 
 
 def _report(folders: Sequence[Path], target: Path) -> None:

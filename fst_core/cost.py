@@ -18,6 +18,7 @@ from fst_core.config import (
     PolicyReflection,
     RunConfig,
     Smollm2Policy,
+    tasks_of,
 )
 from fst_core.interleave import EvaluatePhase, FastPhase, plan
 from fst_core.policy.locate import cache_folder, locate
@@ -71,8 +72,7 @@ def estimate(config: RunConfig) -> Cost:
     looks = sum(isinstance(p, EvaluatePhase) for p in phases)
     steps = 0 if isinstance(config.slow, NoSlow) else config.loop.steps
     slow = steps * config.loop.problems_per_step * config.loop.group_size
-    contexts = 1 if isinstance(config.fast, NoFast) else 2
-    evaluation = looks * contexts * config.evaluation.problems * config.evaluation.samples
+    evaluation = _evaluation_rollouts(config, looks)
     searched = sum(s.rollouts for s in searches)
     reflected = _own_tokens(config) * sum(s.reflections for s in searches)
     parameters = count_parameters(config)
@@ -90,6 +90,20 @@ def estimate(config: RunConfig) -> Cost:
         parameters=parameters,
         checkpoint_bytes=_checkpoint_bytes(config, steps, parameters),
     )
+
+
+def _evaluation_rollouts(config: RunConfig, looks: int) -> int:
+    """Rollouts of `looks` evaluations; the first and last see more contexts, weights and suites."""
+    settings = config.evaluation
+    contexts = 1 if isinstance(config.fast, NoFast) else 2
+    ends = min(2, looks)
+    extra = ends + contexts if settings.ends and looks > 1 else ends * settings.ends
+    look = len(tasks_of(config.environment)) * settings.problems * settings.samples
+    suites = sum(
+        suite.problems * suite.samples * min(len(suite.contexts), contexts + 1)
+        for suite in settings.suites
+    )
+    return look * (looks * contexts + extra) + ends * suites
 
 
 def search_bounds(config: RunConfig, steps: int) -> Search:

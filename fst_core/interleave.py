@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from fst_core.config import NoFast, NoSlow, RunConfig
+from fst_core.config import NoFast, NoSlow, RunConfig, SequenceConfig
 
 
 class Runner(Protocol):
@@ -65,7 +65,7 @@ Phase = FastPhase | SlowPhase | EvaluatePhase
 
 def plan(config: RunConfig) -> list[Phase]:
     """Every phase of a run, in order; the index in this list is what a checkpoint remembers."""
-    steps, every = config.loop.steps, config.evaluation.every
+    steps, measured = config.loop.steps, evaluation_steps(config)
     if isinstance(config.fast, NoFast) and isinstance(config.slow, NoSlow):
         return [EvaluatePhase(0, 0)]
     phases: list[Phase] = [EvaluatePhase(0, 0)]
@@ -73,13 +73,24 @@ def plan(config: RunConfig) -> list[Phase]:
         stop = min(start + config.loop.cycle_steps, steps)
         if not isinstance(config.fast, NoFast):
             phases.append(FastPhase(cycle, start, stop))
-        marks = [s for s in range(start + 1, stop) if every and s % every == 0]
+        marks = [s for s in range(start + 1, stop) if s in measured]
         for a, b in zip([start, *marks], [*marks, stop], strict=True):
             if not isinstance(config.slow, NoSlow):
                 phases.append(SlowPhase(cycle, a, b))
-            if b == steps or (every and b % every == 0):
+            if b in measured:
                 phases.append(EvaluatePhase(cycle, b))
     return phases
+
+
+def evaluation_steps(config: RunConfig) -> frozenset[int]:
+    """Slow steps after which a run evaluates, beside its start: regular ones, the end, switches."""
+    steps, every = config.loop.steps, config.evaluation.every
+    found = {steps, *(range(every, steps, every) if every else ())}
+    if isinstance(config.environment, SequenceConfig):
+        switches = range(0, steps, config.environment.task_steps)[1:]
+        found |= {switch + after for switch in switches for after in config.evaluation.after_switch}
+        found |= {*switches}
+    return frozenset(step for step in found if step <= steps)
 
 
 def run_phase(runner: Runner, phase: Phase) -> None:

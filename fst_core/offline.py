@@ -13,10 +13,10 @@ from rich.console import Console
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.interleave import plan, remaining, run_phase
-from fst_core.journal import Event, effective, read_events
+from fst_core.journal import Event
 from fst_core.progress import watched
 from fst_core.provenance import config_hash
-from fst_core.run_folder import RunMismatch, read_config
+from fst_core.run_folder import RunMismatch, ended, read_config
 from fst_core.study import LOG
 
 Say = Callable[[str], None]
@@ -80,12 +80,6 @@ def holds_finished(folder: Path, config: RunConfig) -> bool:
         return False
     before, now = read_config(folder), config.model_dump(mode="json")
     return config_hash(before) == config_hash(now)
-
-
-def ended(folder: Path) -> bool:
-    """Whether a run folder's journal has reached its end."""
-    events = effective(read_events(folder / "journal.jsonl"))
-    return bool(events) and events[-1]["kind"] == "end"
 
 
 def execute(

@@ -67,10 +67,12 @@ class Tally:
     def see(self, event: Event) -> None:
         """Count one event."""
         kind = event["kind"]
-        if kind not in self.total or event.get("context") == "best":
-            if event.get("context") == "best":
+        if kind == "evaluation" and event["context"] != "seed":  # the seed's stands for all
+            self._took(kind, event["seconds"], 0)
+            if event["context"] == "best":
                 self.reward = event["metrics"]["evaluation/reward"]
-                self._took(kind, event["seconds"], 0)
+            return
+        if kind not in self.total:
             return
         self.done[kind] += 1
         self._took(kind, event["seconds"], 1)

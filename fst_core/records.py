@@ -38,7 +38,10 @@ def seed_of(*parts: int | str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One question: chat messages without any system message, and what the judge needs."""
+    """One question: chat messages, and what the judge needs.
+
+    A system message of its own, first where there is one, is joined to the context's.
+    """
 
     id: str
     environment: str

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 
-from fst_core.environments.base import Environment
-from fst_core.policy.base import Policy
-from fst_core.records import Completion, Context, Problem, Rollout, Verdict
+from fst_core.environments.base import Judge
+from fst_core.policy.base import Sampler
+from fst_core.records import Completion, Context, Message, Problem, Rollout, Verdict
 
 Pair = tuple[Context, Problem]
 RollOut = Callable[[Sequence[Pair], Sequence[int]], list[Rollout]]
@@ -16,7 +16,7 @@ class JudgeError(RuntimeError):
     """An environment's judge raised, or returned a reward that is no number in [0, 1]."""
 
 
-def judge(environment: Environment, problem: Problem, text: str) -> Verdict:
+def judge(environment: Judge, problem: Problem, text: str) -> Verdict:
     """The verdict on one completion, checked.
 
     Raises:
@@ -44,12 +44,26 @@ def _check_verdict(verdict: Verdict) -> None:
 
 
 def messages_for(context: Context, problem: Problem) -> list[dict[str, str]]:
-    """The chat a policy sees: the context as system message, then the problem's messages."""
-    return [{"role": "system", "content": context.text}, *(dict(m) for m in problem.messages)]
+    """The chat a policy sees; see `in_context`."""
+    return in_context(context, problem.messages)
+
+
+def in_context(context: Context, messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Messages under a context: its text is the system message, in front of their own if any.
+
+    An empty context adds nothing: the chat then has no system message beyond the problem's own.
+    """
+    chat = [dict(m) for m in messages]
+    if not context.text:
+        return chat
+    if chat and chat[0]["role"] == "system":
+        own = chat.pop(0)["content"]
+        return [{"role": "system", "content": f"{context.text}\n{own}"}, *chat]
+    return [{"role": "system", "content": context.text}, *chat]
 
 
 def roll_out(
-    policy: Policy, environment: Environment, pairs: Sequence[Pair], seeds: Sequence[int]
+    policy: Sampler, environment: Judge, pairs: Sequence[Pair], seeds: Sequence[int]
 ) -> list[Rollout]:
     """Generate and judge one completion per (context, problem) pair, in one engine call."""
     prompts = [policy.prompt_ids(messages_for(context, problem)) for context, problem in pairs]
@@ -62,7 +76,7 @@ def roll_out(
 
 
 def judged(
-    environment: Environment, problem: Problem, context: Context, done: Completion, version: int
+    environment: Judge, problem: Problem, context: Context, done: Completion, version: int
 ) -> Rollout:
     """A completion with its verdict.
 

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
+from fst_core.checkpoint import check_slow, list_checkpoints, read_state
 from fst_core.config import RunConfig
+from fst_core.config.model import ConfigError
+from fst_core.journal import effective, read_events
 from fst_core.provenance import config_hash
 
 
@@ -56,6 +59,32 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
             f"{folder} holds a run of another config ({changed}); give this one another name "
             "(--set name=...) or start afresh with --fresh"
         )
+
+
+def ended(folder: Path) -> bool:
+    """Whether a run folder's journal has reached its end."""
+    events = effective(read_events(folder / "journal.jsonl"))
+    return bool(events) and events[-1]["kind"] == "end"
+
+
+def final_weights(folder: Path) -> Path | None:
+    """Folder of a finished run's last weights; None where it never changed the base model's.
+
+    Raises:
+        ConfigError: if there is no such run, or it has not ended, or its checkpoint is gone.
+    """
+    if not (folder / "journal.jsonl").is_file():
+        raise ConfigError(f"start_from: there is no run in {folder}; run it first")
+    if not ended(folder):
+        raise ConfigError(f"start_from: the run in {folder} has not ended; finish it first")
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    if not checkpoints:
+        raise ConfigError(f"start_from: {folder} holds no checkpoint to start from")
+    weights = checkpoints[-1] / "slow"
+    if read_state(checkpoints[-1]).step and read_config(folder)["slow"]["type"] != "none":
+        check_slow(checkpoints[-1])
+        return weights
+    return None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

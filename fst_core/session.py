@@ -1,6 +1,5 @@
 """A run while it is alive: warm model, optimizer and engine, its journal and its checkpoints."""
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,33 +19,39 @@ from fst_core.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from fst_core.config import GepaConfig, NoFast, PolicyReflection, RunConfig
-from fst_core.environments.base import Environment
-from fst_core.environments.registry import make_environment
+from fst_core.config import (
+    GepaConfig,
+    NoFast,
+    PolicyReflection,
+    RunConfig,
+    SequenceConfig,
+    SuiteConfig,
+)
+from fst_core.environments.tasks import Tasks
 from fst_core.evaluation.reward import Evaluation, evaluate
 from fst_core.fast.base import FastPart
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Journal
-from fst_core.policy.base import ContextTooLong, Sampling
+from fst_core.policy.base import ContextTooLong, Sampler, Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
 from fst_core.records import (
     Completion,
     Context,
-    Problem,
     Rollout,
-    seed_of,
     seeded,
     to_json,
 )
 from fst_core.rollouts import Pair, messages_for, roll_out
-from fst_core.run_folder import keep_config, lock, refuse_other_config
+from fst_core.run_folder import final_weights, keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart
 from fst_core.slow.registry import make_slow
 
 PROBLEMS_MEASURED = 256
 """Train problems whose length decides how long a context may grow."""
+NO_CONTEXT = Context("")
+"""No system message beyond what a chat template adds by itself."""
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
 
@@ -105,7 +110,6 @@ class Session:
         self.next_phase = 0
         self.step_done = 0
         self.population = seeded(config.contexts.seed, config.population_size)
-        self._orders: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # a failed start leaves nothing open
@@ -129,27 +133,36 @@ class Session:
     def _build(self) -> None:
         config = self.config
         torch.set_num_threads(config.threads)
-        self.environment: Environment = make_environment(config.environment, config.data)
+        self.tasks = Tasks(config)
         set_seeds(config.seed, "build", 0)
-        self.policy = LanguageModelPolicy(config.policy)
-        held_out = range(config.evaluation.problems)
-        self.held_out = [self.environment.problem("validation", i) for i in held_out]
+        self.policy = LanguageModelPolicy(config.policy, self._first_weights())
+        self.held_out = [
+            problem
+            for task in self.tasks.trained
+            for problem in self.tasks.held_out(task.name, "validation", config.evaluation.problems)
+        ]
         room = self._room_for_context()
         self.slow: SlowPart | None = make_slow(
-            config.slow, config.loop, self.policy, self.environment, self.train_problem, config.seed
+            config.slow, config.loop, self.policy, self.tasks, self.tasks.train, config.seed
         )
         self.fast: FastPart | None = None
         if not isinstance(config.fast, NoFast):
             self.fast = make_fast(
                 config.fast,
                 roll_out=self._fast_roll_out,
-                solve=self.environment.solution,
+                solve=self.tasks.solution,
                 chat=self._chat,
                 run_seed=config.seed,
                 size=config.population_size,
                 max_tokens=min(config.contexts.max_tokens, room),
                 count_tokens=self.policy.count_tokens,
             )
+
+    def _first_weights(self) -> Path | None:
+        """Weights of the run that this one starts from; None for the base model's."""
+        if self.config.start_from is None:
+            return None
+        return final_weights(self.folder.parent.parent / self.config.start_from)
 
     def _room_for_context(self) -> int:
         """Tokens the window leaves for a context, beside a completion and the longest problem seen.
@@ -158,7 +171,7 @@ class Session:
             ContextTooLong: if the seed context does not fit.
         """
         seen = min(PROBLEMS_MEASURED, self.config.loop.steps * self.config.loop.problems_per_step)
-        problems = [*self.held_out, *(self.train_problem(i) for i in range(seen))]
+        problems = [*self.held_out, *map(self.tasks.train, range(seen))]
         bare = [self.policy.prompt_ids(messages_for(Context(""), p)) for p in problems]
         room = self.policy.window - self.policy.sampling.max_new_tokens - max(map(len, bare))
         seed = self.policy.count_tokens(self.config.contexts.seed)
@@ -192,7 +205,7 @@ class Session:
         else:
             self.journal.rewind(-1)
             rows = self.config.loop.steps * self.config.loop.problems_per_step
-            train = [self.train_problem(i) for i in range(rows)]
+            train = list(map(self.tasks.train, range(rows)))
             self._record("run", provenance(self.config, train, self.held_out))
         if self.slow is not None:
             self._open_slow(self.slow, weights)
@@ -214,7 +227,9 @@ class Session:
         assert self.fast is not None
         began = time.perf_counter()
         batch = self.config.loop.problems_per_step
-        problems = [self.train_problem(i) for i in range(start * batch, stop * batch)]
+        problems = list(map(self.tasks.train, range(start * batch, stop * batch)))
+        if self._is_told_of_switch(start):
+            self.population = seeded(self.config.contexts.seed, self.config.population_size)
         set_seeds(self.config.seed, "fast", cycle)
         evolution = self.fast.evolve(self.population, problems, cycle)
         self.population = evolution.population
@@ -233,40 +248,83 @@ class Session:
         took = time.perf_counter() - began
         self.seconds.slow += took
         fields = {"step": report.step, "metrics": dict(report.metrics), "seconds": took}
+        if isinstance(self.config.environment, SequenceConfig):
+            fields["task"] = self.config.task_at(report.step)
         self._record("slow", {**fields, "ledger": asdict(self.ledger)})
         self._sample("slow", report.step, report.rollouts)
 
     def evaluate(self, step: int) -> None:
-        """Held-out measurements under the seed context and the population's best."""
-        began = time.perf_counter()
-        seed = Context(self.config.contexts.seed)
-        contexts = {"seed": seed}
+        """Held-out measurements under the seed context and the population's best.
+
+        The first and the last also measure without any context, the suites, and (the last) the
+        base weights, on the same problems with the same sampling seeds.
+        """
+        settings, steps = self.config.evaluation, self.config.loop.steps
+        contexts = {"seed": Context(self.config.contexts.seed)}
         if self.fast is not None:
             contexts["best"] = self.population.best
-        distinct = list({c.id: c for c in contexts.values()}.values())
+        ends = step in (0, steps)
+        bare = {"none": NO_CONTEXT} if ends and settings.ends else {}
         with preserved():
             set_seeds(self.config.seed, "evaluation", step)
-            results = evaluate(
-                self.policy,
-                self._evaluation_roll_out,
-                distinct,
-                self.held_out,
-                self.config.evaluation.samples,
-                self.config.seed,
-                step,
-                self.config.evaluation.kl,
-            )
+            for label, found, took in self._measure(step, {**contexts, **bare}):
+                self._record_measured("evaluation", step, label, found, took)
+                self._sample(f"evaluation-{label}", step, found.rollouts)
+            if step == steps and settings.ends and (self.fast or self.slow):
+                for label, found, took in self._measure(step, contexts, base=True):
+                    self._record_measured("quadrant", step, label, found, took, weights="base")
+            for suite in settings.suites if ends else ():
+                self._measure_suite(step, suite, {**contexts, "none": NO_CONTEXT})
+
+    def _measure(
+        self, step: int, contexts: Mapping[str, Context], base: bool = False
+    ) -> list[tuple[str, Evaluation, float]]:
+        """Validation problems under labelled contexts: (label, what was found, seconds)."""
+        settings = self.config.evaluation
+        scorer = self.policy if settings.kl and not base else None
+        roll_out = self._base_roll_out if base else self._evaluation_roll_out
+        seed = (self.config.seed, "evaluation", step)
+        return self._timed(
+            contexts,
+            lambda chosen: evaluate(
+                roll_out, chosen, self.held_out, settings.samples, seed, scorer
+            ),
+        )
+
+    def _measure_suite(
+        self, step: int, suite: SuiteConfig, contexts: Mapping[str, Context]
+    ) -> None:
+        problems = self.tasks.held_out(suite.name, "test", suite.problems)
+        chosen = {str(label): contexts[label] for label in suite.contexts if label in contexts}
+        seed = (self.config.seed, f"suite {suite.name}", step)
+        about = {"suite": suite.name, "axis": suite.axis, "environment": suite.name}
+        for label, found, took in self._timed(
+            chosen,
+            lambda cs: evaluate(self._evaluation_roll_out, cs, problems, suite.samples, seed),
+        ):
+            self._record_measured("suite", step, label, found, took, **about)
+
+    def _timed(
+        self,
+        contexts: Mapping[str, Context],
+        measure: Callable[[Sequence[Context]], list[Evaluation]],
+    ) -> list[tuple[str, Evaluation, float]]:
+        """Measure distinct contexts once; every label gets its context's result."""
+        began = time.perf_counter()
+        results = measure(list({c.id: c for c in contexts.values()}.values()))
         took = time.perf_counter() - began
         self.seconds.evaluation += took
         by_id = {result.context.id: result for result in results}
-        for label, context in contexts.items():
-            self._record_evaluation(step, label, by_id[context.id], took / len(contexts))
+        return [(label, by_id[c.id], took / len(contexts)) for label, c in contexts.items()]
 
-    def _record_evaluation(self, step: int, label: str, result: Evaluation, took: float) -> None:
-        fields: dict[str, Any] = {"step": step, "context": label, "context_id": result.context.id}
-        fields |= {"metrics": result.metrics, "rewards": result.rewards, "seconds": took}
-        self._record("evaluation", {**fields, "ledger": asdict(self.ledger)})
-        self._sample(f"evaluation-{label}", step, result.rollouts)
+    def _record_measured(
+        self, kind: str, step: int, label: str, found: Evaluation, took: float, **about: str
+    ) -> None:
+        fields: dict[str, Any] = {"step": step, **about, "context": label}
+        fields |= {"context_id": found.context.id, "metrics": found.metrics}
+        fields |= {"tasks": found.tasks} if found.tasks else {}
+        fields |= {"rewards": found.rewards, "seconds": took, "ledger": asdict(self.ledger)}
+        self._record(kind, fields)
 
     # Boundaries
 
@@ -296,20 +354,11 @@ class Session:
 
     # Plumbing
 
-    def train_problem(self, position: int) -> Problem:
-        """The problem at a position of the run's training stream.
-
-        A finite train split is gone through in order once, then in a new seeded order each time.
-        """
-        size = self.environment.size("train")
-        if size is None or position < size:
-            return self.environment.problem("train", position)
-        epoch, index = divmod(position, size)
-        if epoch not in self._orders:
-            order = list(range(size))
-            random.Random(seed_of(self.config.seed, "epoch", epoch)).shuffle(order)
-            self._orders[epoch] = order
-        return self.environment.problem("train", self._orders[epoch][index])
+    def _is_told_of_switch(self, step: int) -> bool:
+        sequence = self.config.environment
+        if not isinstance(sequence, SequenceConfig) or not sequence.told:
+            return False
+        return step > 0 and step % sequence.task_steps == 0
 
     def _fast_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
         return self._roll_out("fast", pairs, seeds)
@@ -317,8 +366,17 @@ class Session:
     def _evaluation_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
         return self._roll_out("evaluation", pairs, seeds)
 
-    def _roll_out(self, loop: str, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
-        rollouts = roll_out(self.policy, self.environment, pairs, seeds)
+    def _base_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
+        return self._roll_out("evaluation", pairs, seeds, self.policy.frozen)
+
+    def _roll_out(
+        self,
+        loop: str,
+        pairs: Sequence[Pair],
+        seeds: Sequence[int],
+        sampler: Sampler | None = None,
+    ) -> list[Rollout]:
+        rollouts = roll_out(sampler or self.policy, self.tasks, pairs, seeds)
         self._count(loop, [r.completion for r in rollouts])
         return rollouts
 

@@ -1,6 +1,6 @@
 """What of a journal's event is tracked: its numbers by name, and the files it stands for.
 
-Knows nothing of MLflow: tracking.py sends what this module names.
+Knows nothing of MLflow: the tracking package sends what this module names.
 """
 
 import json
@@ -13,17 +13,23 @@ from fst_core.lineage import known_texts, line_diff, mean_score
 from fst_core.records import content_id
 
 
-def event_values(event: Event) -> dict[str, Any]:
-    """Numbers of one event by metric name; None where an event does not have one."""
+def event_values(event: Event, headline: bool = False) -> dict[str, Any]:
+    """Numbers of one event by metric name; None where an event does not have one.
+
+    Args:
+        event: An event of a journal.
+        headline: Of an evaluation, whether its context is the one its arm is judged by: its
+            metrics are then there without ".CONTEXT" as well, under names all arms share.
+    """
     kind = event["kind"]
     if kind == "slow":
         return {**event["metrics"], "slow/seconds": event.get("seconds")}
     if kind == "evaluation":
-        named = {f"{name}.{event['context']}": v for name, v in event["metrics"].items()}
-        # One of the contexts of an evaluation carries the ledger: a row twice would be one row or
-        # two, as the clock falls.
-        ledger = event.get("ledger") if event["context"] == "seed" else None
-        return {**named, **_prefixed("ledger/", ledger)}
+        return _evaluation_values(event, headline)
+    if kind == "suite":
+        return _measured(f"suite/{event['suite']}", event)
+    if kind == "quadrant":
+        return _measured("quadrant/base", event)
     if kind == "fast":
         return _fast_values(event)
     if kind == "end":
@@ -32,6 +38,51 @@ def event_values(event: Event) -> dict[str, Any]:
             **_prefixed("ledger/", event.get("ledger")),
         }
     return {}
+
+
+def _evaluation_values(event: Event, headline: bool) -> dict[str, Any]:
+    """An evaluation's metrics by context, in a sequence of tasks by context and task as well."""
+    values: dict[str, Any] = {}
+    for mark in (f".{event['context']}", *([""] if headline else [])):
+        values |= {f"{name}{mark}": value for name, value in event["metrics"].items()}
+        for task, metrics in (event.get("tasks") or {}).items():
+            values |= {f"{name}{mark}/{task}": value for name, value in metrics.items()}
+    # One of the contexts of an evaluation carries the ledger: a row twice would be one row or
+    # two, as the clock falls.
+    ledger = event.get("ledger") if event["context"] == "seed" else None
+    return {**values, **_prefixed("ledger/", ledger)}
+
+
+def _measured(group: str, event: Event) -> dict[str, Any]:
+    """Metrics of a measurement in a group of their own: "evaluation/reward" as "GROUP/reward"."""
+    return {
+        f"{group}/{name.rpartition('/')[2]}.{event['context']}": value
+        for name, value in event["metrics"].items()
+    }
+
+
+def is_headline(event: Event, events: Sequence[Event]) -> bool:
+    """Whether an event is an evaluation under the context its arm is judged by.
+
+    That is the best context where a fast part evolves contexts, else the seed context. Before the
+    first fast phase the best context is the seed, which may be all that is measured.
+
+    Args:
+        event: An event of a journal.
+        events: That journal's effective events.
+    """
+    started = next((e for e in events if e["kind"] == "run"), None)
+    if event["kind"] != "evaluation" or started is None:
+        return False
+    if started["config"].get("fast", {}).get("type", "none") == "none":
+        return bool(event["context"] == "seed")
+    if event["context"] != "seed":
+        return bool(event["context"] == "best")
+    earlier = any(e["kind"] == "fast" and e["seq"] < event["seq"] for e in events)
+    return not earlier and not any(
+        e["kind"] == "evaluation" and e["context"] == "best" and e["step"] == event["step"]
+        for e in events
+    )
 
 
 def _fast_values(event: Event) -> dict[str, Any]:

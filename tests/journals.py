@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,24 +81,75 @@ def start(folder: Path, arm: str, seed: int, **changes: Any) -> JournalWriter:
     return writer
 
 
-def evaluate(
-    writer: JournalWriter, step: int, context: str, reward: float, kl: float = 0.0, **fields: Any
-) -> None:
-    """One evaluation of 8 rollouts that took 2 seconds."""
-    metrics = {
-        "evaluation/reward": reward,
-        "evaluation/best_at_k": min(1.0, reward + 0.1),
-        "evaluation/kl": kl,
-        "evaluation/length_tokens": 9.0,
-        "evaluation/truncated_frac": 0.0,
+def measured(reward: float, **more: float) -> dict[str, float]:
+    """Metrics of one measurement; `more` adds or replaces, for example kl_exact=.1, entropy=.9."""
+    values = {
+        "reward": reward,
+        "best_at_k": min(1.0, reward + 0.1),
+        "length_tokens": 9.0,
+        "truncated_frac": 0.0,
+        **more,
     }
+    return {f"evaluation/{name}": value for name, value in values.items()}
+
+
+def evaluate(
+    writer: JournalWriter,
+    step: int,
+    context: str,
+    reward: float,
+    kl: float = 0.0,
+    *,
+    more: Mapping[str, float] | None = None,
+    tasks: Mapping[str, float] | None = None,
+    **fields: Any,
+) -> None:
+    """One evaluation of 8 rollouts that took 2 seconds.
+
+    `more` holds further metrics (kl_k3, kl_exact, entropy), `tasks` the reward of each task of a
+    sequence run.
+    """
     ledger = writer.use("evaluation", 8)
     fields = {"context_id": content_id(context), "rewards": [[reward]], "seconds": 2.0, **fields}
+    if tasks is not None:
+        fields["tasks"] = {name: measured(value, kl=kl) for name, value in tasks.items()}
+    metrics = measured(reward, kl=kl, **(more or {}))
     writer.add("evaluation", step=step, context=context, metrics=metrics, ledger=ledger, **fields)
 
 
-def slow_step(writer: JournalWriter, step: int, reward: float, kl: float) -> None:
-    """One slow step of 16 rollouts that took 3 seconds, 1 of them generating."""
+def quadrant(writer: JournalWriter, step: int, context: str, reward: float, **fields: Any) -> None:
+    """The base weights under the seed or the best context, once, at the end of a run."""
+    fields = {"context_id": content_id(context), "rewards": [[reward]], "seconds": 2.0, **fields}
+    metrics, ledger = measured(reward), writer.use("evaluation", 8)
+    writer.add("quadrant", step=step, context=context, metrics=metrics, ledger=ledger, **fields)
+
+
+def suite(
+    writer: JournalWriter,
+    step: int,
+    name: str,
+    axis: str,
+    context: str,
+    reward: float,
+    **fields: Any,
+) -> None:
+    """One suite of the forgetting and transfer battery, measured on the test split."""
+    fields = {
+        "environment": name,
+        "context_id": content_id(context),
+        "rewards": [[reward]],
+        "seconds": 2.0,
+        **fields,
+    }
+    metrics, ledger = measured(reward), writer.use("evaluation", 8)
+    writer.add(
+        "suite", step=step, suite=name, axis=axis, context=context, metrics=metrics,
+        ledger=ledger, **fields,
+    )  # fmt: skip
+
+
+def slow_step(writer: JournalWriter, step: int, reward: float, kl: float, **fields: Any) -> None:
+    """One slow step of 16 rollouts, 3 seconds, 1 of them generating; `task=` in sequence runs."""
     metrics = {
         "slow/reward": reward,
         "slow/loss": 0.1 / step,
@@ -106,7 +157,8 @@ def slow_step(writer: JournalWriter, step: int, reward: float, kl: float) -> Non
         "slow/entropy": 1.0,
         "slow/seconds_generate": 1.0,
     }
-    writer.add("slow", step=step, metrics=metrics, seconds=3.0, ledger=writer.use("slow", 16))
+    ledger = writer.use("slow", 16)
+    writer.add("slow", step=step, metrics=metrics, seconds=3.0, ledger=ledger, **fields)
 
 
 def fast_phase(writer: JournalWriter, cycle: int, step: int, level: float, text: str = "") -> None:

@@ -5,6 +5,10 @@ from fst_core.config.environment import (
     EnvironmentConfig,
     JsonlConfig,
     ReasoningGymConfig,
+    SequenceConfig,
+    TaskConfig,
+    environment_name,
+    tasks_of,
 )
 from fst_core.config.fast import (
     FastConfig,
@@ -24,6 +28,7 @@ from fst_core.config.run import (
     LoopConfig,
     RunConfig,
     StudyConfig,
+    SuiteConfig,
     load_config,
 )
 from fst_core.config.slow import CispoConfig, NoSlow, SlowConfig
@@ -50,9 +55,14 @@ __all__ = [
     "ReflectionConfig",
     "RulesReflection",
     "RunConfig",
+    "SequenceConfig",
     "SlowConfig",
     "Smollm2Policy",
     "StudyConfig",
+    "SuiteConfig",
+    "TaskConfig",
     "TinyPolicy",
+    "environment_name",
     "load_config",
+    "tasks_of",
 ]

@@ -1,8 +1,8 @@
 """Where problems come from and how an answer is judged."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fst_core.config.model import ConfigModel
 
@@ -17,6 +17,8 @@ class DirectivesConfig(ConfigModel):
     """Which kind of question is asked."""
     required: tuple[str, ...] = ("answer-tag", "dashes")
     """Names of the directives an answer must obey."""
+    told: bool = False
+    """Put into each problem's own system message, in words never trained on, what is required."""
     seed: int = 0
     """Seed of the problem stream."""
 
@@ -65,6 +67,46 @@ class JsonlConfig(ConfigModel):
     """Share of problems held out for the test when `path` is one file."""
 
 
-EnvironmentConfig = Annotated[
+TaskConfig = Annotated[
     DirectivesConfig | ReasoningGymConfig | JsonlConfig, Field(discriminator="type")
 ]
+
+
+class SequenceConfig(ConfigModel):
+    """Tasks one after the other in one uninterrupted run: continual learning (FST, section 5)."""
+
+    type: Literal["sequence"] = "sequence"
+    name: str = "sequence"
+    """Name of the sequence; its tasks have names of their own."""
+    tasks: tuple[TaskConfig, ...] = Field(min_length=2)
+    """The tasks in the order of training, each once."""
+    task_steps: int = Field(ge=1)
+    """Slow steps on each task; `loop.steps` is this times the number of tasks."""
+    told: bool = False
+    """At a switch, start again from the seed context; else the run is not told of the switch."""
+
+    @model_validator(mode="after")
+    def check_names(self) -> Self:
+        names = [environment_name(task) for task in self.tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two tasks are named {twice[0]!r}; give each a name of its own")
+        return self
+
+
+EnvironmentConfig = Annotated[
+    DirectivesConfig | ReasoningGymConfig | JsonlConfig | SequenceConfig,
+    Field(discriminator="type"),
+]
+
+
+def environment_name(config: TaskConfig) -> str:
+    """The name of an environment in tables, pools and problem ids."""
+    if isinstance(config, ReasoningGymConfig):
+        return config.name or config.dataset
+    return config.name
+
+
+def tasks_of(config: EnvironmentConfig) -> tuple[TaskConfig, ...]:
+    """The tasks a run trains on, in order; one for all but sequences."""
+    return config.tasks if isinstance(config, SequenceConfig) else (config,)

@@ -5,11 +5,17 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from fst_core.config.environment import EnvironmentConfig
+from fst_core.config.environment import (
+    EnvironmentConfig,
+    SequenceConfig,
+    TaskConfig,
+    environment_name,
+    tasks_of,
+)
 from fst_core.config.fast import FastConfig, NoFast
 from fst_core.config.model import ConfigError, ConfigModel
 from fst_core.config.policy import PolicyConfig, TinyPolicy
@@ -51,17 +57,40 @@ class ContextsConfig(ConfigModel):
     """Longest context (tokens of the policy's tokenizer); longer proposals are rejected."""
 
 
+class SuiteConfig(ConfigModel):
+    """Test problems of an environment, measured before and after training: what a run forgets."""
+
+    name: str = Field(pattern=FOLDER_NAME)
+    """Name in tables and pools; replaces the environment's own."""
+    axis: Literal["in distribution", "cross domain", "easy to hard"]
+    """How the environment differs from what the run trains on."""
+    contexts: tuple[Literal["none", "seed", "best"], ...] = Field(("none",), min_length=1)
+    """Contexts it is measured under; "none" is no system message at all."""
+    problems: int = Field(64, ge=1)
+    """Test problems (the first of the split)."""
+    samples: int = Field(4, ge=1)
+    """Rollouts per problem and context."""
+    environment: TaskConfig
+
+
 class EvaluationConfig(ConfigModel):
     """Measurements on held-out problems."""
 
     every: int = Field(10, ge=0)
     """Slow steps between evaluations; 0 evaluates at the start and the end only."""
+    after_switch: tuple[int, ...] = (1, 2, 4)
+    """Slow steps after a switch of task at which to evaluate as well (sequences only)."""
     problems: int = Field(64, ge=1)
-    """Validation problems (the first of the split)."""
+    """Validation problems of each task (the first of the split)."""
     samples: int = Field(4, ge=1)
     """Rollouts per problem and context."""
     kl: bool = True
-    """Also measure KL to the base model on these completions."""
+    """Also measure KL to the base model, and the entropy, on these completions."""
+    ends: bool = True
+    """At the first and last evaluation, also measure without any context; at the last, also the
+    base weights under the same contexts."""
+    suites: tuple[SuiteConfig, ...] = ()
+    """Batteries measured at the first and the last evaluation."""
 
 
 class CheckpointConfig(ConfigModel):
@@ -99,6 +128,10 @@ class RunConfig(ConfigModel):
     """Folder of versioned problem pools; absent: problems come from the generator itself."""
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of torch."""
+    start_from: str | None = None
+    """Run whose final weights this one begins with, as NAME/ARM-sSEED below the folder of runs (or
+    a path); {seed} stands for the run's own seed. The optimizer starts afresh, and KL is still
+    taken to the base model."""
     environment: EnvironmentConfig
     policy: PolicyConfig = TinyPolicy()
     contexts: ContextsConfig = ContextsConfig()
@@ -134,6 +167,42 @@ class RunConfig(ConfigModel):
                 "step (loop.problems_per_step x loop.group_size)"
             )
         return self
+
+    @model_validator(mode="after")
+    def check_sequence(self) -> Self:
+        sequence, loop = self.environment, self.loop
+        if not isinstance(sequence, SequenceConfig):
+            return self
+        steps = len(sequence.tasks) * sequence.task_steps
+        if loop.steps != steps:
+            raise ValueError(
+                f"loop.steps = {loop.steps}, but {len(sequence.tasks)} tasks of environment."
+                f"task_steps = {sequence.task_steps} make {steps}; set one to fit the other"
+            )
+        if sequence.told and sequence.task_steps % loop.cycle_steps:
+            raise ValueError(
+                f"loop.cycle_steps = {loop.cycle_steps} does not divide environment.task_steps = "
+                f"{sequence.task_steps}, so a cycle would span the switch it is told of"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def check_suites(self) -> Self:
+        names = [environment_name(task) for task in tasks_of(self.environment)]
+        names += [suite.name for suite in self.evaluation.suites]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"evaluation.suites: {twice[0]!r} names two sets of problems; rename one"
+            )
+        return self
+
+    def task_at(self, step: int) -> str:
+        """Name of the task that slow step number `step` (from 1) trains on."""
+        tasks = tasks_of(self.environment)
+        if not isinstance(self.environment, SequenceConfig):
+            return environment_name(tasks[0])
+        return environment_name(tasks[(step - 1) // self.environment.task_steps])
 
 
 def _explain(error: ValidationError, source: str) -> str:
@@ -200,6 +269,9 @@ def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str])
         table = assignment.partition("=")[0].strip().split(".")[0]
         if _type_of(resolved.get(table)) == _type_of(data.get(table)):
             resolved = _override(resolved, assignment)
+    if isinstance(resolved.get("start_from"), str):
+        seed = str(resolved.get("seed", 0))
+        resolved["start_from"] = resolved["start_from"].replace("{seed}", seed)
     return resolved
 
 

@@ -5,14 +5,29 @@ from typing import Protocol
 from fst_core.records import Problem, Split, Verdict
 
 
-class Environment(Protocol):
-    """A seeded, indexable stream of problems per split, and a judge.
-
-    The splits hold different problems by construction. `problem` is a pure function of
-    (environment settings, split, index). `judge` is a pure function of its arguments.
-    """
+class Judge(Protocol):
+    """What says how good an answer is. Both methods are pure functions of their arguments."""
 
     name: str
+
+    def judge(self, problem: Problem, completion: str) -> Verdict:
+        """Reward in [0, 1] and feedback: what was wrong and what was required."""
+        ...
+
+    def solution(self, problem: Problem) -> str | None:
+        """A completion that the judge rewards in full; None where none can be written.
+
+        Shown to reflection for train problems only, and only where the config says so.
+        """
+        ...
+
+
+class Environment(Judge, Protocol):
+    """A seeded, indexable stream of problems per split, and their judge.
+
+    The splits hold different problems by construction. `problem` is a pure function of
+    (environment settings, split, index).
+    """
 
     def problem(self, split: Split, index: int) -> Problem:
         """The index-th problem of a split.
@@ -24,15 +39,4 @@ class Environment(Protocol):
 
     def size(self, split: Split) -> int | None:
         """Number of problems in a split; None for an endless stream."""
-        ...
-
-    def judge(self, problem: Problem, completion: str) -> Verdict:
-        """Reward in [0, 1] and feedback: what was wrong and what was required."""
-        ...
-
-    def solution(self, problem: Problem) -> str | None:
-        """A completion that the judge rewards in full; None where none can be written.
-
-        Shown to reflection for train problems only, and only where the config says so.
-        """
         ...

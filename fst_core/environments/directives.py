@@ -379,11 +379,15 @@ def _evaluation_questions(task: Task, seed: int, split: Split) -> tuple[Question
     return tuple(islice(distinct, EVALUATION_PROBLEMS))
 
 
-def _as_problem(question: Question, environment: str, required: Sequence[str]) -> Problem:
+def _as_problem(
+    question: Question, environment: str, required: Sequence[str], told: bool = False
+) -> Problem:
+    lines = [BY_NAME[name].held_out for name in required]
+    system = ({"role": "system", "content": "\n".join(lines)},) if told else ()
     return Problem(
         content_id(environment, question.text),
         environment,
-        ({"role": "user", "content": question.text},),
+        (*system, {"role": "user", "content": question.text}),
         render(question.answer, required),
         {"answer": question.answer, "required": list(required)},
     )
@@ -393,6 +397,7 @@ def _as_problem(question: Question, environment: str, required: Sequence[str]) -
 class DirectivesEnvironment:
     """Plain questions (`task`) whose answers must be written as `required` (directive names) says.
 
+    With `told`, each problem's own system message asks for the directives, by their held-out lines.
     The train split is endless, validation and test are finite and without repeats. A problem's
     reference is the whole required output, so `judge(problem, problem.reference)` is 1.0.
 
@@ -404,6 +409,7 @@ class DirectivesEnvironment:
     task: Task
     required: tuple[str, ...]
     seed: int = 0
+    told: bool = False
     _train: list[Question] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -433,7 +439,7 @@ class DirectivesEnvironment:
             questions = self._train
         if index >= len(questions):
             raise PastTheEnd(self.name, split, index, len(questions))
-        return _as_problem(questions[index], self.name, self.required)
+        return _as_problem(questions[index], self.name, self.required, self.told)
 
     def size(self, split: Split) -> int | None:
         """Number of problems in a split; None for the endless train stream."""
@@ -448,33 +454,3 @@ class DirectivesEnvironment:
     def solution(self, problem: Problem) -> str:
         """The required output."""
         return problem.reference
-
-
-def battery(seed: int, n: int, exclude: Sequence[str] = ()) -> list[tuple[str, Problem]]:
-    """A forgetting battery: single directives asked for by their held-out sentences.
-
-    Args:
-        seed: which questions; the same seed gives the same battery.
-        n: number of items; directives take turns.
-        exclude: directives to leave out, such as those an environment trains.
-    Returns:
-        (system prompt, problem) pairs over test-split questions; judge with `judge_battery`.
-    Raises:
-        ValueError: if every directive is excluded.
-    """
-    directives = [d for d in DIRECTIVES if d.name not in exclude]
-    if not directives:
-        raise ValueError("a battery needs at least one directive")
-    rng = random.Random(seed_of("battery", seed))
-    items = []
-    for i in range(n):
-        directive = directives[i % len(directives)]
-        task: Task = "sum" if directive.group == "number" else "echo"
-        question = next(q for _ in count() if (q := random_question(rng, task)).split == "test")
-        items.append((directive.held_out, _as_problem(question, "battery", (directive.name,))))
-    return items
-
-
-def judge_battery(problem: Problem, completion: str) -> Verdict:
-    """Judge a battery item by the directive its problem names; `format` is the lenient score."""
-    return judge_format(problem, problem.metadata["required"], completion)

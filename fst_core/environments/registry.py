@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from fst_core.config.environment import DirectivesConfig, EnvironmentConfig, JsonlConfig
+from fst_core.config.environment import DirectivesConfig, JsonlConfig, TaskConfig
 from fst_core.environments.base import Environment
 
 
-def make_environment(config: EnvironmentConfig, data: str | None = None) -> Environment:
+def make_environment(config: TaskConfig, data: str | None = None) -> Environment:
     """Build the environment a config describes.
 
     Args:
-        config: the `[environment]` table of a run.
+        config: one task of a run.
         data: folder of versioned problem pools; with it, problems are read from data/NAME/, and
             are the same as the first problems of the environment itself.
 
@@ -26,7 +26,7 @@ def make_environment(config: EnvironmentConfig, data: str | None = None) -> Envi
     return PooledEnvironment(environment, Path(data) / environment.name)
 
 
-def _live(config: EnvironmentConfig, load: bool) -> Environment:
+def _live(config: TaskConfig, load: bool) -> Environment:
     if isinstance(config, DirectivesConfig):
         return _directives(config)
     if isinstance(config, JsonlConfig):
@@ -43,6 +43,8 @@ def _directives(config: DirectivesConfig) -> Environment:
     from fst_core.environments.directives import DirectivesEnvironment
 
     try:
-        return DirectivesEnvironment(config.name, config.task, config.required, config.seed)
+        return DirectivesEnvironment(
+            config.name, config.task, config.required, config.seed, config.told
+        )
     except ValueError as error:
         raise ConfigError(f"environment: {error}") from error

@@ -42,20 +42,31 @@ class Engine(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """The model as fast phase, slow phase and evaluation see it."""
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """The tokens of one completion under the policy and its frozen base, in nats.
+
+    All at the sampling temperature and under the same prompt; each as long as the completion.
+    """
+
+    logp: tuple[float, ...]
+    """log pi(y_t | x, y_<t)."""
+    base_logp: tuple[float, ...]
+    """log pi_base(y_t | x, y_<t)."""
+    kl: tuple[float, ...]
+    """KL(pi || pi_base) of the next-token distribution, over the full vocabulary."""
+    entropy: tuple[float, ...]
+    """Entropy of pi's next-token distribution."""
+
+
+class Sampler(Protocol):
+    """Weights that answer chats."""
 
     version: int
-    """Slow steps behind the current weights."""
-    window: int
-    """Most tokens of a prompt and its completion together."""
+    """Slow steps behind the weights."""
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """Tokens of plain text."""
         ...
 
     def generate(
@@ -67,11 +78,19 @@ class Policy(Protocol):
         """Completions from the engine; `sampling` None takes the run's own."""
         ...
 
-    def kl_to_base(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
-    ) -> list[list[float]]:
-        """Per token, log pi(y_t) - log pi_base(y_t) of given completions under the same prompts.
 
-        Natural log, at the sampling temperature; ragged like `completions`.
-        """
+class Policy(Sampler, Protocol):
+    """The model as fast phase, slow phase and evaluation see it."""
+
+    window: int
+    """Most tokens of a prompt and its completion together."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text."""
+        ...
+
+    def score(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+    ) -> list[TokenScores]:
+        """Given completions under the same prompts, token by token, by the policy and its base."""
         ...

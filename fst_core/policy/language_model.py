@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -16,7 +17,7 @@ from transformers import (
 
 from fst_core.config import PolicyConfig
 from fst_core.config.model import ConfigError
-from fst_core.policy.base import Engine, Sampling
+from fst_core.policy.base import Engine, Sampling, TokenScores
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate
 from fst_core.policy.transformers_engine import left_pad, looking, positions, window_of
@@ -24,7 +25,9 @@ from fst_core.quiet import quiet_libraries
 from fst_core.records import Completion
 
 SCORING_TOKENS = 1 << 14
-"""Most tokens (padding included) whose full-vocabulary logits are held at once when scoring."""
+"""Most tokens (padding included) of one forward pass when scoring."""
+SCORING_LOGITS = 1 << 28
+"""Most logits (completion tokens times vocabulary) of one model held at once when scoring."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -72,13 +75,24 @@ def _first_line(error: Exception) -> str:
 
 
 class LanguageModelPolicy:
-    """A live model, formatted, sampled and scored (see `fst_core.policy.base.Policy`)."""
+    """A live model, formatted, sampled and scored (see `fst_core.policy.base.Policy`).
 
-    def __init__(self, config: PolicyConfig):
+    Args:
+        weights: folder of weights to begin with; None begins with the base model's.
+    Raises:
+        ConfigError: if there is no such model, or `weights` are of another architecture.
+    """
+
+    def __init__(self, config: PolicyConfig, weights: Path | None = None):
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.config = config
         self.path, self.revision = locate(config)
-        self.model = load_model(self.path, config, self.revision)
+        if weights is None:
+            self.model = load_model(self.path, config, self.revision)
+        else:
+            _refuse_other_architecture(self.path, self.revision, weights)
+            self.model = load_model(weights, config, None)
+            self.model.config._name_or_path = str(self.path)  # where TRL loads its reference from
         self.tokenizer = load_tokenizer(self.path, self.revision)
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.sampling = Sampling(config.temperature, config.max_new_tokens)
@@ -116,24 +130,35 @@ class LanguageModelPolicy:
         """Completions from the engine; `sampling` None takes the run's own."""
         return self.engine.generate(prompts, seeds, sampling or self.sampling)
 
-    def kl_to_base(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
-    ) -> list[list[float]]:
-        """Per token, log pi(y_t) - log pi_base(y_t), natural log, at the sampling temperature."""
-        rows = [(tuple(p), c.token_ids) for p, c in zip(prompts, completions, strict=True)]
-        differences: list[list[float]] = [[] for _ in rows]
-        with looking(self.model, self.config.autocast):
-            for chunk in _chunks(rows):
-                batch = [rows[i] for i in chunk]
-                delta_BT = self._logprobs(self.model, batch) - self._logprobs(self.base, batch)
-                for i, delta_T in zip(chunk, delta_BT.tolist(), strict=True):
-                    differences[i] = delta_T[: len(rows[i][1])]
-        return differences
+    @cached_property
+    def frozen(self) -> "FrozenPolicy":
+        """The base model as a sampler, made on first use."""
+        engine = make_engine(self.config, self.base, self.tokenizer, self.stop_ids)
+        return FrozenPolicy(self, engine)
 
-    def _logprobs(
+    def score(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+    ) -> list[TokenScores]:
+        """See `fst_core.policy.base.Policy.score`."""
+        rows = [(tuple(p), c.token_ids) for p, c in zip(prompts, completions, strict=True)]
+        scores: dict[int, TokenScores] = {}
+        vocabulary = int(self.model.config.vocab_size)
+        with looking(self.model, self.config.autocast):
+            for chunk in _chunks(rows, max(1, SCORING_LOGITS // vocabulary)):
+                batch = [rows[i] for i in chunk]
+                logp_BTV, ids_BT = self._distributions(self.model, batch)
+                base_BTV, _ = self._distributions(self.base, batch)
+                for i, columns in zip(chunk, _score(logp_BTV, base_BTV, ids_BT), strict=True):
+                    scores[i] = TokenScores(*(tuple(c[: len(rows[i][1])]) for c in columns))
+        return [scores[i] for i in range(len(rows))]
+
+    def _distributions(
         self, model: PreTrainedModel, rows: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> torch.Tensor:
-        """log pi(y_t | x, y_<t) of each row's completion, (B, longest completion), right-padded."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """log pi(. | x, y_<t) of each row's completion (B, longest completion, V), and y (B, T).
+
+        Right-padded.
+        """
         pad = int(self.tokenizer.pad_token_id)
         width = max(len(completion) for _, completion in rows)
         full = [[*prompt, *completion] for prompt, completion in rows]
@@ -151,18 +176,83 @@ class LanguageModelPolicy:
             logits_to_keep=width + 1,
         ).logits[:, :-1]
         logp_BTV = torch.log_softmax(logits.float() / self.sampling.temperature, dim=-1)
-        return logp_BTV.gather(2, ids_BT[:, -width:, None]).squeeze(2)
+        return logp_BTV, ids_BT[:, -width:]
 
 
-def _chunks(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[list[int]]:
-    """Row indices in batches of similar length and at most SCORING_TOKENS padded tokens."""
+class FrozenPolicy:
+    """The base model of a policy (see `fst_core.policy.base.Sampler`); its version is always 0."""
+
+    def __init__(self, policy: LanguageModelPolicy, engine: Engine):
+        self.policy = policy
+        self.engine = engine
+        self.version = 0
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat, ending where the assistant's turn begins."""
+        return self.policy.prompt_ids(messages)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> list[Completion]:
+        """Completions of the base model; `sampling` None takes the run's own."""
+        return self.engine.generate(prompts, seeds, sampling or self.policy.sampling)
+
+
+def _score(
+    logp_BTV: torch.Tensor, base_BTV: torch.Tensor, ids_BT: torch.Tensor
+) -> Iterator[tuple[list[float], ...]]:
+    """Per row: log-probabilities by both, exact KL and entropy, as in TokenScores."""
+    chosen = ids_BT[..., None]
+    p_BTV = logp_BTV.exp()
+    columns = (
+        logp_BTV.gather(2, chosen).squeeze(2),
+        base_BTV.gather(2, chosen).squeeze(2),
+        (p_BTV * (logp_BTV - base_BTV)).sum(-1),
+        -(p_BTV * logp_BTV).sum(-1),
+    )
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _refuse_other_architecture(base: Path | str, revision: str | None, weights: Path) -> None:
+    """Raise if weights are no continuation of the base model.
+
+    Raises:
+        ConfigError: naming the setting that differs.
+    """
+    try:
+        ours = AutoConfig.from_pretrained(base, revision=revision).to_dict()
+        theirs = AutoConfig.from_pretrained(weights).to_dict()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"start_from: {weights} holds no model ({_first_line(error)})") from error
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
+        if ours.get(key) != theirs.get(key):
+            raise ConfigError(
+                f"start_from: the weights in {weights} are of another architecture than the "
+                f"policy ({key} {theirs.get(key)!r} against {ours.get(key)!r}); take a run of the "
+                "same policy"
+            )
+
+
+def _chunks(
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]], completion_tokens: int
+) -> Iterator[list[int]]:
+    """Row indices in batches of similar length.
+
+    At most SCORING_TOKENS padded tokens each, and `completion_tokens` padded completion tokens.
+    """
     order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
     chunk: list[int] = []
+    width = 0
     for i in order:
         length = len(rows[i][0]) + len(rows[i][1])
-        if chunk and (len(chunk) + 1) * length > SCORING_TOKENS:
+        width = max(width, len(rows[i][1]))
+        size = len(chunk) + 1
+        if chunk and (size * length > SCORING_TOKENS or size * (width + 1) > completion_tokens):
             yield chunk
-            chunk = []
+            chunk, width = [], len(rows[i][1])
         chunk.append(i)
     if chunk:
         yield chunk

@@ -19,8 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fst_core.report.markup import Markup
 from fst_core.report.summary import mean_curve
 
+MATPLOTLIB_ID = r"[a-z]+[0-9a-f]{10}"
 INK = "#123457"
 """Stands for `currentColor` until the SVG is written; no palette colour equals it."""
 
@@ -68,12 +70,34 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
     return {arm: KNOWN_COLOURS[arm] if arm in KNOWN_COLOURS else next(others) for arm in arms}
 
 
+def arm_styles(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of each arm, in the order the study lists them, for `Axes.plot`."""
+    names = list(dict.fromkeys(arms))
+    colours = arm_colours(names)
+    return {
+        arm: {"color": colours[arm], "marker": MARKERS[i % len(MARKERS)]}
+        for i, arm in enumerate(names)
+    }
+
+
+def legend_of(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """A legend of the arms above the panels."""
+    handles = [
+        Line2D([], [], lw=2.4, label=plain(arm), **{"ms": 5, **style})
+        for arm, style in styles.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, max(1, len(handles))))
+
+
 def to_svg(name: str, draw: Callable[[], Figure]) -> str:
     """Draw under the report's style and return the SVG text, identical for identical data."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         buffer = io.StringIO()
         metadata = {"Date": None, "Creator": None}
-        draw().savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        # "tight": labels outside the axes, as around a radar, are never cut off
+        draw().savefig(
+            buffer, format="svg", transparent=True, metadata=metadata, bbox_inches="tight"
+        )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     return svg.replace(">", f">{STANDALONE_STYLE}", 1)
@@ -84,6 +108,13 @@ def inline(svg: str) -> str:
     svg = svg.replace(STANDALONE_STYLE, "", 1)
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', svg))
     return re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
+
+
+def apart(page: Markup, prefix: str) -> Markup:
+    """A page's part whose figures' ids begin with `prefix`, so that no other part has the same."""
+    # A quote in text is always escaped, so these are attributes and never what a run wrote.
+    named = rf'( id="|="url\(#|href="#)({MATPLOTLIB_ID})(?=["\)])'
+    return Markup(re.sub(named, rf"\g<1>{prefix}\g<2>", page))
 
 
 def plain(text: str) -> str:

@@ -1,6 +1,6 @@
 """What a study says, in sentences computed from its summary: where an arm beats rl, where not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fst_core.report.markup import number_text
@@ -25,10 +25,14 @@ UNITS = {
 
 
 def challenger(summary: Json) -> str | None:
-    """The arm the headline speaks of: fst, else the first arm that is compared with rl."""
-    compared = summary["comparisons"]
-    preferred = [name for name in compared if name != "base"] or list(compared)
-    return "fst" if "fst" in compared else next(iter(preferred), None)
+    """The arm the headline speaks of, among those that are compared with rl."""
+    return preferred_challenger(list(summary["comparisons"]))
+
+
+def preferred_challenger(arms: Sequence[str]) -> str | None:
+    """fst, else the first arm that does something, else the first; None of none."""
+    acting = [name for name in arms if name != "base"] or list(arms)
+    return "fst" if "fst" in arms else next(iter(acting), None)
 
 
 def headline(summary: Json) -> str:
@@ -136,4 +140,4 @@ def _peak_finding(summary: Json, arm: str) -> str:
 def _ratio(rl: float, mine: float) -> str:
     if not mine or not rl:
         return ""
-    return f", {rl / mine:.1f} times fewer" if mine <= rl else f", {mine / rl:.1f} times more"
+    return f", {rl / mine:.2f} times fewer" if mine <= rl else f", {mine / rl:.2f} times more"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class RunLog:
     @property
     def evolves(self) -> bool:
         """Whether the run has a fast part: its headline context is then the best of its slots."""
-        return self.config.get("fast", {}).get("type", "none") != "none"
+        return bool(self.config.get("fast", {}).get("type", "none") != "none")
 
     @property
     def last_step(self) -> int:
@@ -63,24 +63,28 @@ def read_run(folder: Path) -> RunLog:
         events=tuple(events),
         note="",
     )
-    return _with_note(run, trouble or _what_is_missing(run))
-
-
-def _with_note(run: RunLog, note: str) -> RunLog:
-    fields = (run.folder, run.experiment, run.arm, run.seed, run.config, run.events)
-    return RunLog(*fields, note=note)
+    return replace(run, note=trouble or _what_is_missing(run))
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunLog]:
-    """Read run folders, in order; a second folder of the same arm and seed only leaves a note."""
+    """Read run folders, in order, each with the experiment it belongs to.
+
+    A second folder of the same experiment, arm and seed only leaves a note. A folder whose
+    experiment is written nowhere belongs to that of the folders beside it, or to the only one.
+    """
+    read = [(Path(folder).absolute().parent, read_run(Path(folder))) for folder in folders]
+    named = {parent: run.experiment for parent, run in read if "name" in run.config}
+    only = set(named.values()) if len(set(named.values())) == 1 else set()
     runs: list[RunLog] = []
-    first: dict[str, str] = {}
-    for folder in folders:
-        run = read_run(Path(folder))
-        if run.id in first:
-            note = f"Left out: the same arm and seed as {first[run.id]}, read before it."
-            run = RunLog(run.folder, run.experiment, run.arm, run.seed, run.config, (), note)
-        first.setdefault(run.id, f"{run.experiment}/{run.folder}")
+    first: dict[tuple[str, str], str] = {}
+    for parent, run in read:
+        if "name" not in run.config:
+            run = replace(run, experiment=named.get(parent, next(iter(only), run.experiment)))
+        key = (run.experiment, run.id)
+        if key in first:
+            note = f"Left out: the same arm and seed as {first[key]}, read before it."
+            run = replace(run, events=(), note=note)
+        first.setdefault(key, f"{run.experiment}/{run.folder}")
         runs.append(run)
     return runs
 

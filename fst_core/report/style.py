@@ -13,6 +13,9 @@ body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1.25rem 4rem; backgroun
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
 h3 { font-size: 1.05rem; margin: 1.5rem 0 .4rem; } p { margin: .5rem 0; }
 a { color: var(--link); }
+h1.study { margin-top: 4rem; padding-top: 1.2rem; border-top: 3px solid var(--line); }
+nav { margin: 1rem 0; font-size: .92rem; } nav p { margin: .3rem 0; } nav a { margin-right: .8rem;
+  white-space: nowrap; display: inline-block; }
 .lead { font-size: 1.15rem; padding: .8rem 1rem; background: var(--panel);
   border-left: 4px solid var(--link); border-radius: 4px; }
 .soft, figcaption, caption { color: var(--soft); font-size: .9rem; }
@@ -24,9 +27,10 @@ td pre { min-width: 16rem; }
 th { font-weight: 600; color: var(--soft); overflow-wrap: normal; vertical-align: bottom; }
 tr.marked td { background: var(--mark); }
 tr.marked td:first-child { box-shadow: inset 3px 0 0 #D55E00; padding-left: .5rem; }
+.figures figure { margin: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr));
   gap: 1.2rem 2rem; align-items: start; }
-figure { margin: 0; } figure.wide { grid-column: 1 / -1; }
+figure { margin: .8rem 0; } figure.wide { grid-column: 1 / -1; }
 figure svg { max-width: 100%; height: auto; color: inherit; } .span { white-space: nowrap; }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: 4px; margin: .4rem 0;
   padding: .5rem .7rem; font: .82rem/1.45 ui-monospace, monospace; white-space: pre-wrap;

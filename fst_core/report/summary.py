@@ -275,7 +275,17 @@ def _compare(arm: Json, rl: Json, metric: str) -> Json:
 
 
 def write_summary(summary: Mapping[str, Any], path: Path) -> Path:
-    """Write the summary as JSON: plain floats, null where missing."""
+    """Write the summary as JSON: plain floats, null where missing or not finite."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(_finite(summary), indent=2, allow_nan=False, ensure_ascii=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
     return path
+
+
+def _finite(value: Any) -> Any:
+    """The same JSON value with null for every number that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

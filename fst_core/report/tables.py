@@ -15,12 +15,16 @@ from fst_core.report.runs import RunLog
 
 Row = dict[str, Any]
 
-EVALUATION_METRICS = ("reward", "best_at_k", "kl", "length_tokens", "truncated_frac")
+EVALUATION_METRICS = (
+    *("reward", "best_at_k", "kl", "kl_k3", "kl_exact", "entropy"),
+    *("length_tokens", "truncated_frac"),
+)
+LOOPS = ("slow", "fast")
 SEARCH_COUNTS = ("metric_calls", "generate_calls", "reflection_calls", "proposals", "accepted")
 CURVE_COLUMNS = (
     *("run", "arm", "seed", "finished", "step", "context", "context_id", "headline"),
     *EVALUATION_METRICS,
-    *("rollouts", "tokens", "seconds"),
+    *("rollouts", "slow_rollouts", "fast_rollouts", "tokens", "seconds"),
 )
 POPULATION_COLUMNS = (
     *("run", "arm", "seed", "cycle", "step", "slot", "context_id", "text", "operator"),
@@ -54,13 +58,16 @@ def training_use(ledger: Mapping[str, float]) -> dict[str, int]:
 def curves(runs: Sequence[RunLog]) -> pd.DataFrame:
     """One row per evaluation.
 
-    `reward` is mean@k in [0, 1]; `kl` nats a token; `rollouts` and `tokens` are those training used
-    so far; `seconds` is the wall time of the fast and slow work so far, evaluation left out.
+    `reward` is mean@k in [0, 1]; `kl` (k1), `kl_k3`, `kl_exact` and `entropy` are nats a token;
+    `rollouts` and `tokens` are those training used so far; `seconds` is the wall time of the fast
+    and slow work so far, evaluation left out. Journals written before a metric existed have no
+    value for it.
     `headline` marks the rows an arm is judged by: the best context where a fast part evolves them,
     else the seed context. A later evaluation of the same step and context replaces an earlier one.
     """
     rows = [row for run in runs for row in _curve_rows(run)]
-    return _frame(rows, CURVE_COLUMNS)
+    # a metric that no run measured has to be missing numbers, not objects without a mean
+    return _frame(rows, CURVE_COLUMNS).astype(dict.fromkeys(EVALUATION_METRICS, float))
 
 
 def _curve_rows(run: RunLog) -> list[Row]:
@@ -92,6 +99,9 @@ def _curve_row(run: RunLog, event: Event, seconds: float) -> Row:
         "context_id": event.get("context_id"),
         **{name: metrics.get(f"evaluation/{name}") for name in EVALUATION_METRICS},
         **training_use(event.get("ledger", {})),
+        **{
+            f"{loop}_rollouts": event.get("ledger", {}).get(f"{loop}_rollouts", 0) for loop in LOOPS
+        },
         "seconds": seconds,
     }
 

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 
 from fst_core.config import CispoConfig, LoopConfig
-from fst_core.environments.base import Environment
+from fst_core.environments.base import Judge
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.randomness import set_seeds
 from fst_core.records import Population, Problem
@@ -96,7 +96,7 @@ class CispoSlow:
         slow: CispoConfig,
         loop: LoopConfig,
         policy: LanguageModelPolicy,
-        environment: Environment,
+        environment: Judge,
         problem_at: Callable[[int], Problem],
         run_seed: int,
     ):

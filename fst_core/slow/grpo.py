@@ -17,7 +17,7 @@ import torch
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from fst_core.environments.base import Environment
+from fst_core.environments.base import Judge
 from fst_core.policy.base import Policy
 from fst_core.records import (
     Completion,
@@ -28,7 +28,7 @@ from fst_core.records import (
     seed_of,
     slots_for_group,
 )
-from fst_core.rollouts import judged
+from fst_core.rollouts import in_context, judged
 
 Rows = list[dict[str, Any]]
 
@@ -51,7 +51,7 @@ class ContextGRPOTrainer(GRPOTrainer):
         slot_G = slots_for_group(group, len(self.population.contexts))
         first = self.accelerator.process_index * len(inputs)
         rows = [
-            in_context(row, self.population.contexts[slot_G[(first + i) % group]])
+            row_in_context(row, self.population.contexts[slot_G[(first + i) % group]])
             for i, row in enumerate(inputs)
         ]
         batch = super()._generate_and_score_completions(rows)
@@ -77,10 +77,9 @@ class ContextGRPOTrainer(GRPOTrainer):
         return [list(c.token_ids) for c in self.drawn], None
 
 
-def in_context(row: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """A dataset row with the context as system message."""
-    system = {"role": "system", "content": context.text}
-    return {**row, "prompt": [system, *row["prompt"]], "context": context}
+def row_in_context(row: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """A dataset row whose chat stands under the context."""
+    return {**row, "prompt": in_context(context, row["prompt"]), "context": context}
 
 
 def mixed_groups(advantages_N: torch.Tensor, group_size: int) -> torch.Tensor:
@@ -127,7 +126,7 @@ class RewardByJudge:
 
     __name__ = "judge"
 
-    def __init__(self, environment: Environment, problem_at: Callable[[int], Problem]):
+    def __init__(self, environment: Judge, problem_at: Callable[[int], Problem]):
         self.environment = environment
         self.problem_at = problem_at
         self.trainer: ContextGRPOTrainer | None = None

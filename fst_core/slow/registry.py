@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fst_core.config import CispoConfig, LoopConfig, SlowConfig
-from fst_core.environments.base import Environment
+from fst_core.environments.base import Judge
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.records import Problem
 from fst_core.slow.base import SlowPart
@@ -13,7 +13,7 @@ def make_slow(
     config: SlowConfig,
     loop: LoopConfig,
     policy: LanguageModelPolicy,
-    environment: Environment,
+    environment: Judge,
     problem_at: Callable[[int], Problem],
     run_seed: int,
 ) -> SlowPart | None:

@@ -59,12 +59,13 @@ def test_an_arm_without_a_part_has_no_phase_of_it(arm: dict[str, Any], kinds: se
 def test_the_engines_own_counter_equals_the_ledger(tmp_path: Path) -> None:
     with Session(tiny_config(), tmp_path) as session:
         interleave(session)
-        ledger, engine = session.ledger, session.policy.engine
-    assert engine.rollouts == (
+        ledger, engines = session.ledger, (session.policy.engine, session.policy.frozen.engine)
+    assert sum(engine.rollouts for engine in engines) == (
         ledger.slow_rollouts + ledger.fast_rollouts + ledger.evaluation_rollouts
     )
-    assert engine.tokens == ledger.slow_tokens + ledger.fast_tokens + ledger.evaluation_tokens
-    assert engine.calls == ledger.generate_calls
+    tokens = ledger.slow_tokens + ledger.fast_tokens + ledger.evaluation_tokens
+    assert sum(engine.tokens for engine in engines) == tokens
+    assert sum(engine.calls for engine in engines) == ledger.generate_calls
     assert ledger.slow_rollouts == 4 * 4 * 4
     events = read_events(tmp_path / "journal.jsonl")
     metric_calls = sum(e["evolution"]["metric_calls"] for e in events if e["kind"] == "fast")
@@ -104,8 +105,8 @@ def test_no_held_out_problem_reaches_a_context_or_a_reflection(
     config = tiny_config(fast={"metric_calls": 120, "show_solutions": True})
     with Session(config, tmp_path) as session:
         interleave(session)
-        environment = session.environment
-        train = {session.train_problem(i).text for i in range(16)}
+        environment = session.tasks.trained[0]
+        train = {session.tasks.train(i).text for i in range(16)}
     assert len(shown) > 20 and any(text in line for text in train for line in shown)
     for split in ("validation", "test"):
         for index in range(64):
@@ -221,7 +222,7 @@ def test_a_finite_train_split_goes_round_in_new_orders(tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text(text + "\n")
     config = tiny_config(environment={"type": "jsonl", "path": str(tmp_path)})
     with Session(config, tmp_path / "run") as session:
-        epochs = [[session.train_problem(e * 10 + i).text for i in range(10)] for e in range(3)]
+        epochs = [[session.tasks.train(e * 10 + i).text for i in range(10)] for e in range(3)]
     assert epochs[0] == [row["question"] for row in rows[:10]]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
     assert epochs[0] != epochs[1] != epochs[2]

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "trl", "gepa", "mlflow", "pandas")
 
 
-@pytest.mark.parametrize("module", ["flows.train", "flows.compare", "flows.report"])
+@pytest.mark.parametrize(
+    "module",
+    ["flows.train", "flows.compare", "flows.plasticity", "flows.continual", "flows.report"],
+)
 def test_importing_a_flow_loads_nothing_heavy(module):
     code = f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

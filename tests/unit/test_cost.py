@@ -20,8 +20,9 @@ def test_hand_computed_cost() -> None:
     assert cost.slow_rollouts == 64
     assert cost.optimizer_steps == 4
     assert (cost.fast_phases, cost.fast_rollouts) == (2, 80)
-    assert cost.evaluation_rollouts == 3 * 2 * 4
-    assert cost.tokens == (64 + 80 + 24) * 10
+    # Two contexts three times; none at both ends; the base weights under both at the last.
+    assert cost.evaluation_rollouts == (3 * 2 + 2 + 2) * 4
+    assert cost.tokens == (64 + 80 + 40) * 10
     # Each search: 40 calls, 4 on anchors, 12 in reserve: 24 spare, 4 a round, so 7 rounds.
     assert cost.reflections == 2 * 7 * 2
     assert cost.generate_calls == 4 + 3 + 2 * (1 + 3 * 7)
@@ -30,9 +31,10 @@ def test_hand_computed_cost() -> None:
 @pytest.mark.parametrize(
     ("tables", "expected"),
     [
-        ({"fast": {"type": "none"}}, (64, 0, 12)),
-        ({"slow": {"type": "none"}}, (0, 80, 24)),
-        ({"fast": {"type": "none"}, "slow": {"type": "none"}}, (0, 0, 4)),
+        ({"fast": {"type": "none"}}, (64, 0, 24)),
+        ({"slow": {"type": "none"}}, (0, 80, 40)),
+        ({"fast": {"type": "none"}, "slow": {"type": "none"}}, (0, 0, 8)),
+        ({"fast": {"type": "none"}, "evaluation": {"ends": False}}, (64, 0, 12)),
     ],
 )
 def test_arms_cost_only_what_they_have(

@@ -15,8 +15,6 @@ from fst_core.environments.directives import (
     RESERVED_WORDS,
     WRONG_ANSWER,
     DirectivesEnvironment,
-    battery,
-    judge_battery,
     random_question,
     render,
 )
@@ -175,14 +173,15 @@ def test_unknown_names_are_refused():
         environment(task="sing")
 
 
-def test_battery_is_seeded_held_out_and_judged_by_the_render_rule():
-    items = battery(seed=1, n=50, exclude=("dashes",))
-    assert items == battery(seed=1, n=50, exclude=("dashes",)) != battery(seed=2, n=50)
-    held_out = {d.held_out: d.name for d in DIRECTIVES}
-    for system, problem in items:
-        assert problem.metadata["required"] == [held_out[system]] != ["dashes"]
-        assert judge_battery(problem, problem.reference).reward == 1.0
-        assert judge_battery(problem, "").reward == 0.0
+def test_told_problems_ask_for_their_directives_in_held_out_words():
+    told = DirectivesEnvironment("told", "echo", ("brackets", "dashes"), told=True)
+    plain = DirectivesEnvironment("told", "echo", ("brackets", "dashes"))
+    problem, bare = told.problem("test", 0), plain.problem("test", 0)
+    assert [m["role"] for m in problem.messages] == ["system", "user"]
+    lines = [BY_NAME[name].held_out for name in told.required]
+    assert problem.messages[0]["content"] == "\n".join(lines)
+    assert (problem.text, problem.reference) == (bare.text, bare.reference)
+    assert [m["role"] for m in bare.messages] == ["user"]
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from fst_core.config import TinyPolicy
+from fst_core.estimators.divergence import entropy, exact_kl
+from fst_core.policy import language_model
 from fst_core.policy.base import ContextTooLong, Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.noise import gumbel, seed_tensor
@@ -71,25 +73,41 @@ def test_small_engine_batches_change_nothing(policy: LanguageModelPolicy) -> Non
     assert [c.token_ids for c in whole] == [c.token_ids for c in parts]
 
 
-def test_kl_to_base_is_zero_at_the_start_and_right_after_a_change(
-    policy: LanguageModelPolicy,
-) -> None:
+def test_scores_are_those_of_the_two_models_token_by_token(policy: LanguageModelPolicy) -> None:
     rows = [prompt(policy, "Be brief."), prompt(policy, "Use capital letters. " * 3)]
     done = policy.generate(rows, [1, 2])
-    assert all(v == 0 for row in policy.kl_to_base(rows, done) for v in row)
+    for score in policy.score(rows, done):
+        assert score.logp == score.base_logp and set(score.kl) == {0.0}
     changed = LanguageModelPolicy(TinyPolicy())
     with torch.no_grad():
         for parameter in changed.model.parameters():
             parameter.mul_(1.02)
-    for row, completion, delta_T in zip(rows, done, changed.kl_to_base(rows, done), strict=True):
+    for row, completion, score in zip(rows, done, changed.score(rows, done), strict=True):
         ids = torch.tensor([[*row, *completion.token_ids]])
         picked = range(len(completion.token_ids)), list(completion.token_ids)
-        logp = [
-            m(input_ids=ids).logits[0, len(row) - 1 : -1].log_softmax(-1)[picked]
+        logp_TV, base_TV = (
+            m(input_ids=ids).logits[0, len(row) - 1 : -1].log_softmax(-1).detach()
             for m in (changed.model, policy.model)
-        ]
-        assert delta_T == pytest.approx((logp[0] - logp[1]).tolist(), abs=1e-4)
-        assert max(map(abs, delta_T)) > 1e-3
+        )
+        close = {"abs": 1e-4}
+        assert score.logp == pytest.approx(logp_TV[picked].tolist(), **close)
+        assert score.base_logp == pytest.approx(base_TV[picked].tolist(), **close)
+        kl = [exact_kl(p, q) for p, q in zip(logp_TV.numpy(), base_TV.numpy(), strict=True)]
+        assert score.kl == pytest.approx(kl, **close)
+        assert score.entropy == pytest.approx(entropy(logp_TV.numpy()).tolist(), **close)
+        assert max(score.kl) > 1e-4
+
+
+def test_scoring_in_small_batches_changes_nothing(
+    policy: LanguageModelPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [prompt(policy, "Be brief. " * n) for n in (1, 3, 2)]
+    done = policy.generate(rows, range(3))
+    whole = policy.score(rows, done)
+    monkeypatch.setattr(language_model, "SCORING_LOGITS", 1)
+    for one, other in zip(whole, policy.score(rows, done), strict=True):
+        assert one.logp == pytest.approx(other.logp, abs=1e-5)
+        assert one.kl == pytest.approx(other.kl, abs=1e-5)
 
 
 def test_cudnn_attention_is_off(policy: LanguageModelPolicy) -> None:

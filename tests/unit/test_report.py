@@ -45,6 +45,9 @@ def test_everything_is_written(study) -> None:
         "tables/cycles", "tables/settings", "figures/reward_by_step",
         "figures/reward_by_rollouts", "figures/reward_by_kl", "figures/reward_by_seconds",
         "figures/populations", "figures/seconds",
+        "tables/rewards", "tables/divergence", "tables/kl_saved", "tables/efficiency",
+        "tables/asymptote", "tables/quadrants", "tables/escape", "tables/paper",
+        "figures/rewards", "figures/divergence", "figures/asymptote", "figures/quadrants",
     }  # fmt: skip
     assert set(report.paths) == wanted
 
@@ -143,11 +146,26 @@ def test_provenance_and_settings_are_on_the_page(study) -> None:
     assert re.search(r"<tr><td><code>loop.steps</code></td>", page)
 
 
+def terminal(summary, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(summary_table(summary))
+    return console.export_text()
+
+
 def test_summary_table_has_one_row_per_arm(study) -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(summary_table(study[1].summary))
-    text = console.export_text()
+    text = terminal(study[1].summary, 200)
     assert all(arm in text for arm in ("base", "rl", "gepa", "fst")) and "not reached" in text
+
+
+def test_summary_table_is_whole_in_80_columns(study, tmp_path: Path) -> None:
+    three = synthetic_study(tmp_path / "runs", arms=("rl", "fst"), seeds=(0, 1, 2))
+    for summary in (study[1].summary, make_report(three, tmp_path / "out").summary):
+        text = terminal(summary, 80)
+        for arm in summary["arms"].values():
+            assert number_text(arm["final_reward"]["mean"], 2) in text
+            assert number_text(arm["seconds"]["training"]["mean"], 1) in text
+        assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert re.search(r"\[0\.\d\d, 0\.\d\d\]", text)  # an interval stands on one line
 
 
 def test_markup_escapes_children_and_attributes() -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,62 +15,23 @@ from mlflow.exceptions import MlflowException
 
 from fst_core.journal import read_events
 from fst_core.records import content_id
-from fst_core.tracked import event_files, event_values
-from fst_core.tracking import SyncReport, TrackingError, event_metrics, log_report, sync
+from fst_core.tracked import event_files, event_values, is_headline
+from fst_core.tracking import SyncReport, TrackingError, event_metrics, sync
+from fst_core.tracking.runs import shared_settings
 from tests.journals import (
     HOSTILE,
     SEED_TEXT,
     START_SECONDS,
+    JournalWriter,
     evaluate,
     fast_phase,
+    quadrant,
     slow_step,
     start,
+    suite,
     synthetic_run,
 )
-
-Rows = list[tuple]
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: creating its tables takes seconds, so it is done once."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def database(migrated: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(migrated, tmp_path / "mlflow.db"))
-
-
-@pytest.fixture
-def uri(database: Path) -> str:
-    return f"sqlite:///{database}"
-
-
-def rows(database: Path, query: str) -> Rows:
-    with sqlite3.connect(database) as connection:
-        return sorted(connection.execute(query).fetchall())
-
-
-def metrics(database: Path) -> Rows:
-    return rows(database, "SELECT key, timestamp, step, value FROM metrics")
-
-
-def everything(database: Path) -> dict[str, Rows]:
-    """What must not change when the same events are sent again, without MLflow's random ids."""
-    return {
-        "metrics": metrics(database),
-        "runs": rows(database, "SELECT name, status, start_time, end_time FROM runs"),
-        "params": rows(database, "SELECT key, value FROM params"),
-        "inputs": rows(database, "SELECT source_type, destination_type FROM inputs"),
-        "datasets": rows(database, "SELECT name, digest FROM datasets"),
-        "tags": rows(
-            database,
-            "SELECT key, value FROM tags WHERE key LIKE 'fst.%' OR key LIKE 'mlflow.note%'",
-        ),
-    }
+from tests.mlflow_store import everything, experiment, metrics, rows
 
 
 def half_done(root: Path) -> Path:
@@ -177,10 +137,6 @@ def appender(folder: Path) -> Callable[..., None]:
     return append
 
 
-def experiment(client: MlflowClient) -> list[str]:
-    return [client.get_experiment_by_name("synthetic").experiment_id]
-
-
 def test_a_death_between_metrics_and_tag_doubles_nothing(
     tmp_path: Path, database: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +193,9 @@ def test_two_processes_at_once(tmp_path: Path, database: Path, uri: str) -> None
     names = [name for (name,) in rows(database, "SELECT name FROM runs")]
     assert names == ["base", "base-s0", "base-s1", "rl", "rl-s0", "rl-s1"]
     expected = sum(
-        len(event_metrics(event)) for f in folders for event in read_events(f / "journal.jsonl")
+        len(event_metrics(event, journal))
+        for journal in (read_events(folder / "journal.jsonl") for folder in folders)
+        for event in journal
     )
     assert len(metrics(database)) == expected
 
@@ -286,6 +244,51 @@ def test_metrics_have_event_time_and_both_axes(tmp_path: Path) -> None:
     assert (by_step.value, by_step.step) == (0.6, 1)
     assert by_step.timestamp == (START_SECONDS + 3) * 1000
     assert (by_rollouts.value, by_rollouts.step) == (0.6, 10 + 16)
+
+
+def headlines(writer: JournalWriter) -> list[tuple[int, str]]:
+    return [(e["step"], e["context"]) for e in writer.events if is_headline(e, writer.events)]
+
+
+def test_one_key_is_common_to_all_arms(tmp_path: Path) -> None:
+    """The context an arm is judged by: best where contexts evolve, and the seed before they do."""
+    found = {}
+    for arm in ("rl", "fst"):
+        writer = start(tmp_path / f"{arm}-s0", arm, 0)
+        evaluate(writer, 0, "seed", 0.1)
+        if arm == "fst":
+            fast_phase(writer, 0, 0, 0.5)
+            evaluate(writer, 2, "best", 0.6)
+        evaluate(writer, 2, "seed", 0.3)
+        evaluate(writer, 2, "none", 0.2)
+        found[arm] = headlines(writer)
+    assert found == {"rl": [(0, "seed"), (2, "seed")], "fst": [(0, "seed"), (2, "best")]}
+    values = event_values(writer.events[3], headline=True)
+    assert values["evaluation/reward"] == values["evaluation/reward.best"] == 0.6
+    assert "evaluation/reward" not in event_values(writer.events[3])
+    assert not is_headline(writer.events[3], ())
+
+
+def test_the_first_headline_is_best_where_it_was_measured(tmp_path: Path) -> None:
+    writer = start(tmp_path / "fst-s0", "fst", 0)
+    evaluate(writer, 0, "seed", 0.1)
+    evaluate(writer, 0, "best", 0.1)
+    assert headlines(writer) == [(0, "best")]
+
+
+def test_tasks_suites_and_quadrants_have_keys_of_their_own(tmp_path: Path) -> None:
+    writer = start(tmp_path / "fst-s0", "fst", 0)
+    evaluate(writer, 2, "best", 0.5, tasks={"echo": 0.2, "sum": 0.8})
+    values = event_values(writer.events[-1])
+    assert (values["evaluation/reward.best"], values["evaluation/reward.best/sum"]) == (0.5, 0.8)
+    keys = {metric.key for metric in event_metrics(writer.events[-1], writer.events)}
+    assert {"evaluation/reward/echo", "samples/evaluation/reward.best/echo"} <= keys
+    suite(writer, 2, "plain words", "cross domain", "none", 0.4)
+    assert event_values(writer.events[-1])["suite/plain words/reward.none"] == 0.4
+    quadrant(writer, 2, "best", 0.3)
+    values = event_values(writer.events[-1])
+    assert values["quadrant/base/reward.best"] == 0.3
+    assert not any(name.startswith("evaluation/") for name in values)
 
 
 def test_fast_numbers(tmp_path: Path) -> None:
@@ -364,20 +367,15 @@ def test_default_address_is_a_database_in_the_working_folder(
     assert metrics(database) and (tmp_path / "mlartifacts").is_dir()
 
 
-def test_report_goes_to_one_study_run(tmp_path: Path, database: Path, uri: str) -> None:
-    out = tmp_path / "out"
-    (out / "tables").mkdir(parents=True)
-    for name in ("report.html", "summary.json", "tables/curves.parquet"):
-        (out / name).write_text("x")
-    assert log_report("synthetic", out, uri) == log_report("synthetic", out, uri)
-    assert rows(database, "SELECT name, status FROM runs") == [("study", "FINISHED")]
-    client = MlflowClient(tracking_uri=uri)
-    [run] = client.search_runs(experiment(client))
-    listed = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert listed == {"report.html", "summary.json", "tables"}
-
-
 def test_an_empty_journal_is_no_run(tmp_path: Path, database: Path, uri: str) -> None:
     (tmp_path / "rl-s0").mkdir()
     assert sync(tmp_path / "rl-s0", uri) == SyncReport(0, 0)
     assert rows(database, "SELECT name FROM runs") == []
+
+
+def test_seeds_that_start_from_weights_of_their_own_share_an_arm() -> None:
+    configs = [{"seed": seed, "start_from": f"demo/rl-s{seed}", "arm": "a"} for seed in (0, 1)]
+    assert [shared_settings(config) for config in configs] == [
+        {"start_from": "demo/rl", "arm": "a"}
+    ] * 2
+    assert shared_settings({"seed": 0, "start_from": None}) == {"start_from": None}

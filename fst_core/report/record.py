@@ -1,0 +1,103 @@
+"""What the runs of a study were: their contexts, sample rollouts, settings and provenance."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fst_core.report.contexts import run_contexts
+from fst_core.report.markup import Markup, details, join, number_text, table, tag
+from fst_core.report.runs import RunLog
+from fst_core.report.tables import settings_by_arm
+
+Json = Mapping[str, Any]
+
+SAMPLES_SHOWN = 8
+TEXT_SHOWN_CHARACTERS = 4000
+
+
+def contexts(runs: Sequence[RunLog]) -> Iterator[Markup]:
+    """The contexts of every run that evolved some."""
+    evolved = [run for run in runs if any(run.of("fast"))]
+    if not evolved:
+        yield tag("p", "No run evolved contexts.", class_="soft")
+    for run in evolved:
+        yield run_contexts(run)
+
+
+def samples(runs: Sequence[RunLog]) -> Iterator[Markup]:
+    """The first and the last logged rollouts of every run and loop."""
+    shown = {run.id: _first_and_last(list(run.of("rollouts"))) for run in runs}
+    if not any(shown.values()):
+        yield tag("p", "No rollouts were logged.", class_="soft")
+    for name, events in shown.items():
+        if events:
+            yield details(f"{name}: first and last of each kind", *map(_sample, events))
+
+
+def _first_and_last(events: Sequence[Json]) -> list[Json]:
+    kept: dict[int, Json] = {}
+    for loop in dict.fromkeys(event["loop"] for event in events):
+        mine = [event for event in events if event["loop"] == loop]
+        kept |= {event["seq"]: event for event in (mine[0], mine[-1])}
+    return list(kept.values())
+
+
+def _sample(event: Json) -> Markup:
+    rows = [_rollout_row(rollout) for rollout in event["sample"][:SAMPLES_SHOWN]]
+    headers = ("question", "context", "reward", "text", "feedback")
+    title = tag("h3", f"{event['loop']}, step {event['step']}")
+    return join(title, table(headers, rows))
+
+
+def _rollout_row(rollout: Json) -> list[Any]:
+    context = rollout.get("context_id", rollout.get("context", ""))
+    text = str(rollout["text"])
+    beyond = len(text) - TEXT_SHOWN_CHARACTERS
+    if beyond > 0:
+        text = f"{text[:TEXT_SHOWN_CHARACTERS]}\n[{beyond} more characters]"
+    return [
+        tag("pre", str(rollout.get("question") or rollout["problem"])),
+        tag("code", context),
+        number_text(rollout["reward"]),
+        tag("pre", text),
+        tag("ul", *(tag("li", line) for line in rollout.get("feedback", ()))),
+    ]
+
+
+def settings(frame: pd.DataFrame, runs: Sequence[RunLog]) -> Markup:
+    """Every resolved setting side by side, one column an arm."""
+    shown = settings_by_arm(frame, runs)
+    rows = [[tag("code", row[0]), *row[2:]] for row in shown.itertuples(index=False, name=None)]
+    differs = shown["differs"].tolist()
+    note = (
+        f"All resolved settings; the {sum(differs)} that differ between runs are marked "
+        "(arm and seed differ by construction). A dash: the arm has no such setting."
+    )
+    headers = ["setting", *shown.columns[2:]]
+    return join(tag("p", note, class_="soft"), table(headers, rows, marked=differs))
+
+
+def provenance(runs: Sequence[RunLog]) -> Markup:
+    """Git revision, problem and data hashes and versions of every run."""
+    rows = []
+    for run in runs:
+        started = next(run.of("run"), {})
+        rows.append(
+            [
+                run.id,
+                "ended" if run.finished else "not ended",
+                tag("code", started.get("git") or "unknown"),
+                _pairs(started.get("problems", {})),
+                _pairs(started.get("data", {})),
+                _pairs(started.get("versions", {})),
+            ]
+        )
+    return table(("run", "state", "git", "problems", "data files", "versions"), rows)
+
+
+def _pairs(values: Json | None) -> Markup:
+    lines = (
+        tag("div", f"{key} ", tag("code", str(value)[:16])) for key, value in (values or {}).items()
+    )
+    return join(*lines) or join("–")

@@ -1,15 +1,18 @@
 # make demo | make test | make lint | make ci | make repro; needs /usr/bin/make and python3 >= 3.11.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint ci repro deploy
+.PHONY: help setup demo demo-full test lint ci repro deploy
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 CONFIG ?= configs/tiny/demo.toml
+TINY := configs/tiny
 
 help:
 	@echo "make demo   compare four arms on the tiny policy (minutes, two CPU cores)"
+	@echo "make demo-full  the demo's runs (kept, if they have ended), probes of their weights, and"
+	@echo "            continual learning, with one report over all (about 20 minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make ci     lint and test, as .ci/run does"
@@ -32,6 +35,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python -m flows.compare $(CONFIG) --fresh
+
+# The probes anew each time: they are worth as much as the demo's weights they begin with.
+demo-full: $(STAMP)
+	$(BIN)/python -m flows.compare $(TINY)/demo.toml
+	$(BIN)/python -m flows.plasticity $(TINY)/plasticity.toml --first $(TINY)/demo.toml --fresh
+	$(BIN)/python -m flows.plasticity $(TINY)/posthoc.toml --first $(TINY)/demo.toml --fresh
+	$(BIN)/python -m flows.continual $(TINY)/continual.toml --fresh
+	$(BIN)/fst report runs/demo runs/demo-plasticity runs/demo-posthoc runs/demo-continual \
+	  --out runs/demo-full
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

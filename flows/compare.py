@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,20 +91,37 @@ def compare(
         ConfigError: before anything starts, if one of the runs cannot be run.
         StudyFailed: after the report, if runs failed.
     """
-    overrides, watch = with_data(overrides, data), Stopwatch()
+    overrides = with_data(overrides, data)
     planned, study = expand(config_path, overrides, arms, seeds)
-    folder = Path(runs) / planned[0].name
-    if track:
+    return run_and_report(Order(config_path, overrides, runs, track), planned, jobs or study.jobs)
+
+
+def run_and_report(
+    order: Order, planned: list[RunConfig], jobs: int, beside: Sequence[Path] = ()
+) -> Comparison:
+    """Train the runs of a study, at most `jobs` at once; report on them and on others.
+
+    Args:
+        order: What every run is started with.
+        planned: The runs; the report goes to the folder of their study.
+        jobs: Runs at once.
+        beside: Folders of further runs that the report covers, in front of the study's own.
+    Raises:
+        StudyFailed: after the report, if runs failed.
+    """
+    watch, name = Stopwatch(), planned[0].name
+    root = Path(order.runs)
+    if order.track:
         with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
-            prepare_store(planned[0].name)
-    order = Order(config_path, overrides, runs, track)
+            prepare_store(name)
     with watch.time("runs"):
-        failures = run_all(order, planned, jobs or study.jobs)
+        failures = run_all(order, planned, jobs)
     with watch.time("report"):
-        report = write_report([run_folder(Path(runs), config) for config in planned], folder)
-    if track:
+        folders = [*beside, *(run_folder(root, config) for config in planned)]
+        report = write_report(list(dict.fromkeys(folders)), root / name)
+    if order.track:
         with watch.time("MLflow"):
-            track_report(planned[0].name, folder)
+            track_report(name, root / name)
     comparison = Comparison(report, watch.seconds, failures)
     if failures:
         raise StudyFailed(comparison)
@@ -124,20 +141,37 @@ def run_all(order: Order, planned: list[RunConfig], jobs: int) -> tuple[str, ...
 
 def main() -> None:
     """Command line of `python -m flows.compare`."""
-    args = parse_arguments()
+    parser = study_parser("compare", "Run arms x seeds and report on them.")
+    run_command(compare, parser.parse_args())
+
+
+def run_command(
+    study_flow: Callable[..., Comparison],
+    args: argparse.Namespace,
+    check: Callable[[list[RunConfig]], None] = lambda _: None,
+    **more: str | None,
+) -> None:
+    """Run a study's flow as a command: under a server, its result shown, its exit status set.
+
+    Args:
+        study_flow: Takes what `compare` takes, and `more`.
+        args: As `study_parser` reads them.
+        check: Told the planned runs before anything is removed or started; raises to refuse them.
+    """
     overrides, watch, console = with_data(args.set, args.data), Stopwatch(), Console()
     with told_as_a_sentence(), watch.time("all"):
         planned, _ = expand(args.config, overrides, args.arms, args.seeds)
         folder = Path(args.runs) / planned[0].name
+        check(planned)
         for config in planned:
             preflight(config)
         for config in planned if args.fresh else ():
             remove_run(run_folder(Path(args.runs), config))
         with server(folder, watch, console), tags(planned[0].name):
             try:
-                done = compare(
-                    args.config, args.arms, args.seeds, args.jobs, overrides, args.runs,
-                    track=not args.no_track,
+                done = study_flow(
+                    args.config, args.arms, args.seeds, args.jobs, tuple(args.set), args.runs,
+                    args.data, track=not args.no_track, **more,
                 )  # fmt: skip
             except StudyFailed as failure:
                 done = failure.comparison
@@ -145,18 +179,16 @@ def main() -> None:
     sys.exit(1 if done.failures else 0)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The command line, checked as far as argparse can."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.compare", description="Run arms x seeds and report on them."
-    )
+def study_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """The options that every flow over a study has."""
+    parser = argparse.ArgumentParser(prog=f"python -m flows.{name}", description=description)
     parser.add_argument("config", help="TOML file")
     parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
     parser.add_argument("--jobs", type=int, help="runs at once; else the config's own")
     parser.add_argument("--fresh", action="store_true", help="remove earlier runs and start again")
     add_shared_options(parser)
-    return parser.parse_args()
+    return parser
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from fst_core.config import RunConfig
+from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
 from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
@@ -62,7 +62,8 @@ def run_process(order: Order, config: RunConfig) -> float:
         return 0.0
     folder.mkdir(parents=True, exist_ok=True)
     log, threads = folder / LOG, {"OMP_NUM_THREADS": str(config.threads)}
-    follower = Follower(folder, get_run_logger())
+    headline = "seed" if isinstance(config.fast, NoFast) else "best"
+    follower = Follower(folder, get_run_logger(), headline)
     code = PROCESSES.run(order.command(config.arm, config.seed), log, threads, follower.look)
     if code:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
@@ -71,11 +72,15 @@ def run_process(order: Order, config: RunConfig) -> float:
 
 
 class Follower:
-    """Tells a study's log about the evaluations of a run that another process writes."""
+    """Tells a study's log about the evaluations of a run that another process writes.
 
-    def __init__(self, folder: Path, logger: Logger | LoggerAdapter[Logger]):
+    Of each evaluation it tells the reward under one context, that by which the arm is judged.
+    """
+
+    def __init__(self, folder: Path, logger: Logger | LoggerAdapter[Logger], context: str):
         self.folder = folder
         self.logger = logger
+        self.context = context
         self.seen = len(self._events())
 
     def _events(self) -> list[Event]:
@@ -85,7 +90,7 @@ class Follower:
         """Log the evaluations since the last look."""
         events = self._events()
         for event in events[self.seen :]:
-            if event["kind"] == "evaluation":
+            if event["kind"] == "evaluation" and event["context"] == self.context:
                 reward = event["metrics"]["evaluation/reward"]
                 where = (self.folder.name, event["step"], reward, event["context"])
                 self.logger.info("%s step %d: reward %.3f under the %s context", *where)

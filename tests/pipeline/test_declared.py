@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import shlex
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import pytest
 import yaml
 
 from fst_core.config import load_config
+from fst_core.config.environment import environment_name, tasks_of
 from fst_core.study import expand
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(ROOT.glob("configs/**/*.toml"))
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES: dict[str, dict[str, Any]] = DVC["stages"]
+MANIFEST = json.loads((ROOT / "data.manifest.json").read_text())
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 DEPLOYMENTS = yaml.safe_load((ROOT / "infra/prefect.yaml").read_text())["deployments"]
 
@@ -74,16 +77,36 @@ def test_every_param_key_of_a_stage_exists(name):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_dependency_is_a_file_or_an_output(name):
-    made = [out for stage in STAGES.values() for out in stage["outs"]] + ["data/directives"]
+    pools = {f"data/{Path(file).parent}" for file in MANIFEST}
+    made = {out for stage in STAGES.values() for out in stage["outs"]} | pools
     missing = [d for d in STAGES[name]["deps"] if d not in made and not (ROOT / d).exists()]
     assert missing == []
 
 
-def test_the_stages_name_the_journals_of_the_demo():
-    runs, _ = expand(ROOT / "configs/tiny/demo.toml")
+@pytest.mark.parametrize(
+    ("stage", "config"),
+    [
+        ("compare", "demo"),
+        ("plasticity", "plasticity"),
+        ("posthoc", "posthoc"),
+        ("continual", "continual"),
+    ],
+)
+def test_the_stages_name_the_journals_of_their_runs(stage, config):
+    runs, _ = expand(ROOT / f"configs/tiny/{config}.toml")
     journals = {f"runs/repro/{run.name}/{run.id}/journal.jsonl" for run in runs}
-    assert set(STAGES["compare"]["outs"]) == journals
+    assert set(STAGES[stage]["outs"]) == journals
     assert journals < set(STAGES["report"]["deps"])
+    pools = {f"data/{environment_name(task)}" for run in runs for task in tasks_of(run.environment)}
+    assert pools == {dep for dep in STAGES[stage]["deps"] if dep.startswith("data/")}
+
+
+@pytest.mark.parametrize("stage", ["plasticity", "posthoc"])
+def test_a_stage_of_probes_depends_on_every_run_it_starts_from(stage):
+    runs, _ = expand(ROOT / f"configs/tiny/{stage}.toml")
+    begun = {f"runs/repro/{run.start_from}/journal.jsonl" for run in runs if run.start_from}
+    assert begun
+    assert begun <= set(STAGES["compare"]["outs"]) & set(STAGES[stage]["deps"])
 
 
 def test_the_data_import_is_not_frozen():

@@ -1,6 +1,7 @@
 """Flows against a real temporary Prefect server and a real MLflow store, on two small cycles."""
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -16,9 +17,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 from flows.train import train
-from fst_core.journal import comparable, read_events
+from fst_core.journal import Journal, comparable, read_events
 from fst_core.session import Session
 from fst_core.tracking import TrackingError
+from tasks.runs import Follower
 
 ROOT = Path(__file__).parents[2]
 SMOKE = str(ROOT / "configs/tiny/smoke.toml")
@@ -162,6 +164,116 @@ def test_compare_names_the_run_that_failed_and_still_reports(tmp_path):
         "rl-s0": "FAILED",
         "base-s0": "COMPLETED",
     }
+
+
+def told(*words: str) -> subprocess.CompletedProcess:
+    line = [sys.executable, "-m", *words]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def probes(tmp_path) -> str:
+    """The smoke study under another name, with an arm that starts from its rl runs."""
+    text = Path(SMOKE).read_text().replace('name = "smoke"', 'name = "probes"')
+    text = text.replace('["base", "rl", "gepa", "fst"]', '["rl", "from-rl"]')
+    text += '\n[arms.from-rl]\nstart_from = "smoke/rl-s{seed}"\nfast = { type = "none" }\n'
+    path = tmp_path / "probes.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_probes_run_the_study_they_start_from_and_share_a_report(
+    prefect_api, mlflow_store, tmp_path, probes
+):
+    words = ["flows.plasticity", probes, "--first", SMOKE, "--runs", str(tmp_path)]
+    done = told(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = {path.name for path in (tmp_path / "smoke").glob("*-s0")}
+    assert first == {"base-s0", "rl-s0", "gepa-s0", "fst-s0"}
+    summary = json.loads((tmp_path / "probes/summary.json").read_text())
+    assert set(summary["studies"]) == {"smoke", "probes"}
+    assert set(summary["studies"]["probes"]["arms"]) == {"rl", "from-rl"}
+    assert set(json.loads((tmp_path / "smoke/summary.json").read_text())["arms"]) == {
+        "base", "rl", "gepa", "fst",
+    }  # fmt: skip
+    joint = told("fst_core.cli", "report", str(tmp_path / "smoke"), str(tmp_path / "probes"))
+    assert joint.returncode == 0, joint.stderr
+    assert (tmp_path / "report/report.html").exists()
+    kept = (tmp_path / "smoke/rl-s0/journal.jsonl").read_bytes()
+    again = told(*words, "--fresh")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (tmp_path / "smoke/rl-s0/journal.jsonl").read_bytes() == kept
+
+
+def test_probes_without_anything_to_start_from_are_refused_before_anything_starts(tmp_path, probes):
+    runs = tmp_path / "runs"
+    lost = told("flows.plasticity", probes, "--runs", str(runs), "--no-track")
+    assert lost.returncode == 1
+    assert "there is no run in" in lost.stderr and "--first" in lost.stderr
+    none = told("flows.plasticity", SMOKE, "--runs", str(runs), "--no-track")
+    assert none.returncode == 1
+    assert "no arm sets start_from" in none.stderr
+    wrong = told("flows.plasticity", probes, "--first", probes, "--runs", str(runs), "--no-track")
+    assert wrong.returncode == 1
+    assert "does not make it" in wrong.stderr
+    assert not runs.exists()
+
+
+def test_probes_refuse_a_first_study_of_another_config(tmp_path, probes):
+    folder = tmp_path / "smoke/rl-s0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"name": "another"}')
+    words = ["flows.plasticity", probes, "--first", SMOKE, "--runs", str(tmp_path), "--no-track"]
+    done = told(*words)
+    assert done.returncode == 1
+    assert "holds a run of another config" in done.stderr and "flows.compare" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"smoke", "probes.toml"}
+
+
+SEQUENCE = """
+[environment]
+type = "sequence"
+task_steps = 2
+[[environment.tasks]]
+type = "directives"
+name = "tags"
+required = ["answer-tag"]
+[[environment.tasks]]
+type = "directives"
+name = "dots"
+required = ["dots"]
+
+"""
+
+
+def test_a_continual_study_runs_and_refuses_a_single_task(prefect_api, mlflow_store, tmp_path):
+    text = Path(SMOKE).read_text()
+    start, stop = text.index("[environment]"), text.index("[policy]")
+    path = tmp_path / "sequence.toml"
+    path.write_text(text[:start] + SEQUENCE + text[stop:])
+    line = ["flows.continual", str(path), "--arms", "rl", "--runs", str(tmp_path)]
+    done = told(*line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = read_events(tmp_path / "smoke/rl-s0/journal.jsonl")
+    assert [e["task"] for e in events if e["kind"] == "slow"] == ["tags"] * 2 + ["dots"] * 2
+    assert "<html" in (tmp_path / "smoke/report.html").read_text()
+    refused = told("flows.continual", SMOKE, "--runs", str(tmp_path / "none"))
+    assert refused.returncode == 1
+    assert "'directives'" in refused.stderr and '"sequence"' in refused.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_log_tells_one_line_an_evaluation(tmp_path, caplog):
+    """Under the context by which the arm is judged, whichever others were measured."""
+    follower = Follower(tmp_path / "fst-s0", logging.getLogger("study"), "best")
+    with closing(Journal(tmp_path / "fst-s0/journal.jsonl")) as written:
+        for context, reward in (("seed", 0.25), ("best", 0.5), ("none", 0.0)):
+            metrics = {"evaluation/reward": reward}
+            written.append("evaluation", {"step": 4, "context": context, "metrics": metrics})
+    with caplog.at_level(logging.INFO, "study"):
+        follower.look()
+        follower.look()
+    assert caplog.messages == ["fst-s0 step 4: reward 0.500 under the best context"]
 
 
 def test_a_terminated_command_ends_its_server(tmp_path):

@@ -1,0 +1,59 @@
+"""Arms x seeds over tasks that follow each other in one run: what is learned, kept and forgotten.
+
+python -m flows.continual configs/tiny/continual.toml
+"""
+
+from prefect import flow
+
+from flows.compare import Comparison, run_and_report, run_command, study_parser
+from fst_core.config import RunConfig, SequenceConfig
+from fst_core.config.model import ConfigError
+from fst_core.study import expand
+from tasks.runs import Order, with_data
+
+
+@flow(name="continual", flow_run_name="continual {config_path}")
+def continual(
+    config_path: str,
+    arms: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
+    jobs: int | None = None,
+    overrides: tuple[str, ...] = (),
+    runs: str = "runs",
+    data: str | None = None,
+    track: bool = True,
+) -> Comparison:
+    """Train every arm with every seed through the tasks of a sequence, and report.
+
+    Raises:
+        ConfigError: before anything starts, if a run has one task only or cannot be run.
+        StudyFailed: after the report, if runs failed.
+    """
+    overrides = with_data(overrides, data)
+    planned, study = expand(config_path, overrides, arms, seeds)
+    refuse_single_tasks(planned)
+    return run_and_report(Order(config_path, overrides, runs, track), planned, jobs or study.jobs)
+
+
+def refuse_single_tasks(planned: list[RunConfig]) -> None:
+    """Raise unless every run goes through several tasks.
+
+    Raises:
+        ConfigError: naming the first run that does not.
+    """
+    for config in planned:
+        if not isinstance(config.environment, SequenceConfig):
+            raise ConfigError(
+                f"{config.name}/{config.id}: environment.type is {config.environment.type!r}; a "
+                'continual study needs "sequence" (compare runs studies of one task)'
+            )
+
+
+def main() -> None:
+    """Command line of `python -m flows.continual`."""
+    parser = study_parser("continual", "Run arms x seeds over a sequence of tasks.")
+    run_command(continual, parser.parse_args(), refuse_single_tasks)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,8 @@ def test_a_pool_holds_what_its_runs_read() -> None:
     assert posthoc.environment == demo.environment
     assert posthoc.evaluation.problems <= demo.evaluation.problems
     assert _read(posthoc) == {"directives": 15 * 16}
-    assert _read(demo) == {"directives": 60 * 16}
+    suites = dict.fromkeys((suite.name for suite in demo.evaluation.suites), 0)
+    assert _read(demo) == {"directives": 60 * 16, **suites}
     continual, _ = load_config(ROOT / "configs/tiny/continual.toml")
     assert _read(continual) == {"tags": 25 * 16, "dots": 25 * 16, "stars": 25 * 16}
 

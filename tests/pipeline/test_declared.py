@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from fst_core.config import load_config
-from fst_core.config.environment import environment_name, tasks_of
+from fst_core.config.environment import environment_name
+from fst_core.environments.tasks import task_configs
 from fst_core.study import expand
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_the_stages_name_the_journals_of_their_runs(stage, config):
     journals = {f"runs/repro/{run.name}/{run.id}/journal.jsonl" for run in runs}
     assert set(STAGES[stage]["outs"]) == journals
     assert journals < set(STAGES["report"]["deps"])
-    pools = {f"data/{environment_name(task)}" for run in runs for task in tasks_of(run.environment)}
+    pools = {f"data/{environment_name(task)}" for run in runs for task in task_configs(run)}
     assert pools == {dep for dep in STAGES[stage]["deps"] if dep.startswith("data/")}
 
 

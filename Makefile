@@ -12,7 +12,7 @@ TINY := configs/tiny
 help:
 	@echo "make demo   compare four arms on the tiny policy (minutes, two CPU cores)"
 	@echo "make demo-full  the demo's runs (kept, if they have ended), probes of their weights, and"
-	@echo "            continual learning, with one report over all (about 20 minutes)"
+	@echo "            continual learning, with one report over all (about 13 minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make ci     lint and test, as .ci/run does"

@@ -13,17 +13,6 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """The first evaluation at or above a target; None everywhere where there is none."""
-
-    target: float
-    reward: float | None
-    step: float | None
-    rollouts: float | None
-    tokens: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Ratio:
     """How many times less (above 1) or more (below 1) an arm needs than the rl arm."""
 
@@ -61,24 +50,6 @@ def first_reaching(x: Sequence[float], rewards: Sequence[float], target: float) 
         if reward >= target - TOLERANCE:
             return float(place) if math.isfinite(place) else None
     return None
-
-
-def point_reaching(
-    target: float,
-    rewards: Sequence[float],
-    steps: Sequence[float],
-    rollouts: Sequence[float],
-    tokens: Sequence[float],
-) -> Reached:
-    """The first evaluation at or above the target: its reward, step and costs so far.
-
-    Costs are cumulative at the evaluations, NaN where they were not recorded.
-
-    Raises:
-        ValueError: if the sequences differ in length.
-    """
-    columns = (rewards, steps, rollouts, tokens)
-    return Reached(target, *(first_reaching(column, rewards, target) for column in columns))
 
 
 def efficiency_ratio(

@@ -23,11 +23,6 @@ def counted_runs(study: Study) -> dict[str, list[RunLog]]:
     return {arm: runs for arm, runs in arms.items() if runs}
 
 
-def trains(run: RunLog) -> bool:
-    """Whether the run has a slow part: its weights may differ from those it began with."""
-    return bool(run.config.get("slow", {}).get("type", "none") != "none")
-
-
 def curve_of(study: Study, run: RunLog, context: str = "headline") -> pd.DataFrame:
     """A run's rows of the table of curves, by step: those it is judged by, or one context's."""
     curves = study.tables["curves"]

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fst_core.estimators.asymptote import AsymptoteFit, fit_asymptote, sigmoid
-from fst_core.report.arms import counted_runs, mean_curve_of, trains
-from fst_core.report.changes import notes_of, shown_figure, span_text
+from fst_core.report.arms import counted_runs, mean_curve_of
+from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import CURVE_AXES, arm_styles, legend_of, to_svg
+from fst_core.report.intervals import span_text
 from fst_core.report.markup import Markup, number_text, table, tag
 from fst_core.report.section import Section, Study
 
@@ -64,7 +65,7 @@ def _trained_curves(study: Study) -> dict[str, pd.DataFrame]:
     curves = {
         arm: mean_curve_of(study, runs).dropna(subset=["reward"])
         for arm, runs in counted_runs(study).items()
-        if any(map(trains, runs))
+        if any(run.trains for run in runs)
     }
     return {arm: curve for arm, curve in curves.items() if not curve.empty}
 

@@ -14,7 +14,7 @@ from fst_core.estimators.best_at_k import best_at_k, mean_at_k
 from fst_core.estimators.bootstrap import paired_difference
 from fst_core.journal import Event
 from fst_core.report.figures import INK, MARKERS, arm_colours, inline, plain
-from fst_core.report.markup import Markup, esc, join, number_text, tag
+from fst_core.report.markup import Markup, tag
 from fst_core.report.summary import Json, number, statistic
 
 
@@ -125,27 +125,6 @@ def _over_problems(pairs: Sequence[Pair], sign: int) -> list[float] | None:
         first, second = second, first
     found = paired_difference(list(first), list(second), over="problems")
     return None if found is None else [found.low, found.high]
-
-
-def estimate_cell(found: Json) -> Markup:
-    """A mean over seeds with, below it, its 95% t-interval; with two seeds their own values.
-
-    A t-interval over two seeds is twelve standard errors wide and says nothing.
-    """
-    values = [value for value in found["seeds"].values() if value is not None]
-    shown = number_text(found["mean"])
-    if found["interval"] is None:
-        return esc(shown)
-    pair = ", ".join(number_text(value) for value in values)
-    below = f"({pair})" if len(values) == 2 else span_text(found["interval"])
-    return join(shown, tag("div", below, class_="soft span"))
-
-
-def span_text(bounds: Sequence[float] | None) -> str:
-    """An interval as "[0.100, 0.200]"; – where it is undefined."""
-    if bounds is None:
-        return "–"
-    return f"[{', '.join(number_text(bound) for bound in bounds)}]"
 
 
 def shown_figure(svg: str, caption: str, width: str = "wide") -> Markup:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fst_core.report.changes import estimate_cell, notes_of, shown_figure, single_seeds
+from fst_core.report.changes import notes_of, shown_figure, single_seeds
 from fst_core.report.figures import INK, MARKERS, arm_colours, plain, to_svg
+from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fst_core.estimators.divergence import MatchedReward, kl_at_matched_reward
-from fst_core.report.arms import counted_runs, curve_of, in_reading_order, mean_curve_of, trains
-from fst_core.report.changes import estimate_cell, notes_of, shown_figure
+from fst_core.report.arms import counted_runs, curve_of, in_reading_order, mean_curve_of
+from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import arm_styles, legend_of, to_svg
 from fst_core.report.headline import preferred_challenger
+from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import Markup, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -156,7 +157,7 @@ def _agreement(study: Study) -> str:
 
 def saved_by_arms(study: Study) -> list[Saved]:
     """Every trained arm against rl, then the challenger against every other trained arm."""
-    arms = {a: runs for a, runs in counted_runs(study).items() if any(map(trains, runs))}
+    arms = {a: runs for a, runs in counted_runs(study).items() if any(run.trains for run in runs)}
     first = preferred_challenger([arm for arm in arms if arm != BASELINE])
     pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE and BASELINE in arms]
     pairs += [(first, arm) for arm in arms if first and arm not in (first, BASELINE)]

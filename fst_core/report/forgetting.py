@@ -19,14 +19,13 @@ from fst_core.report.changes import (
     average,
     change,
     draw_changes,
-    estimate_cell,
     measurement,
     notes_of,
     shown_figure,
     single_seeds,
-    span_text,
 )
 from fst_core.report.figures import to_svg
+from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import details, table, tag
 from fst_core.report.radar import draw_radar, readable
 from fst_core.report.runs import RunLog

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fst_core.report.headline import LABELS, UNITS, challenger, findings
-from fst_core.report.markup import Markup, details, join, number_text, table, tag
+from fst_core.report.intervals import estimate_cell, with_interval
+from fst_core.report.markup import Markup, details, number_text, table, tag
 from fst_core.report.runs import RunLog
 
 Json = Mapping[str, Any]
@@ -26,20 +27,6 @@ def _notes(runs: Sequence[RunLog]) -> Iterator[Markup]:
     for run in runs:
         if run.note:
             yield tag("p", tag("strong", run.id), f": {run.note}", class_="note")
-
-
-def with_interval(found: Json, digits: int = 3) -> str:
-    """ "0.812 [0.700, 0.924]"; with two seeds "0.812 (0.800, 0.824)", for a t-interval over two
-    is twelve standard errors wide and says nothing; the mean alone where there is one.
-    """
-    mean = number_text(found["mean"], digits)
-    if found["interval"] is None:
-        return mean
-    values = [value for value in found["seeds"].values() if value is not None]
-    if len(values) == 2:
-        return f"{mean} ({', '.join(number_text(value, digits) for value in values)})"
-    low, high = (number_text(bound, digits) for bound in found["interval"])
-    return f"{mean} [{low}, {high}]"
 
 
 def _summary_tables(summary: Json) -> Iterator[Markup]:
@@ -71,12 +58,7 @@ def _summary_tables(summary: Json) -> Iterator[Markup]:
 def _reward_row(name: str, arm: Json) -> list[Any]:
     count = f"{len(arm['counted'])} of {arm['runs']}{' (unfinished)' * arm['partial']}"
     names = ("final_reward", "best_reward", "final_seed_reward", "final_kl", "final_seed_kl")
-    return [name, count, arm["context"], *(_interval_cell(arm[key]) for key in names)]
-
-
-def _interval_cell(found: Json) -> Markup:
-    mean, *bounds = with_interval(found).split(" ", 1)
-    return join(mean, *(tag("div", bound, class_="soft span") for bound in bounds))
+    return [name, count, arm["context"], *(estimate_cell(arm[key]) for key in names)]
 
 
 def _cost_row(name: str, arm: Json) -> list[Any]:

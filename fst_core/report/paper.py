@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fst_core.report.arms import counted_runs, trains
+from fst_core.report.arms import counted_runs
 from fst_core.report.asymptote import fits_by_step
 from fst_core.report.divergence import kl_column, kl_saved, saved_numbers
 from fst_core.report.efficiency import mean_curve_costs, no_target, times_less
@@ -65,7 +65,7 @@ def _steps(study: Study, arm: str) -> str:
 
 def _saved(study: Study, arm: str) -> str:
     column = kl_column(study)
-    if column is None or not any(map(trains, counted_runs(study)[arm])):
+    if column is None or not any(run.trains for run in counted_runs(study)[arm]):
         return "undefined: it takes the KL of two arms that train weights"
     found = saved_numbers(kl_saved(study, arm, BASELINE, column))
     if found["saved"]["mean"] is None:

@@ -17,13 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fst_core.estimators.curves import area_under, ratio
-from fst_core.report.changes import (
-    estimate_cell,
-    notes_of,
-    shown_figure,
-    single_seeds,
-)
+from fst_core.report.changes import notes_of, shown_figure, single_seeds
 from fst_core.report.figures import MARKERS, arm_colours, plain, to_svg
+from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -76,9 +72,7 @@ class Probe:
 
 def _probes(study: Study) -> list[Probe]:
     counted = {name for arm in study.summary["arms"].values() for name in arm["counted"]}
-    trained = [
-        run for run in study.runs if run.config.get("slow", {}).get("type", "none") != "none"
-    ]
+    trained = [run for run in study.runs if run.trains]
     return [_probe(run, study.tables["curves"], run.id in counted) for run in trained if run.events]
 
 

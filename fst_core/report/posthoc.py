@@ -13,20 +13,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fst_core.journal import Event
+from fst_core.report.arms import at_step
 from fst_core.report.changes import (
     Dumbbell,
     Measurement,
     Pair,
     change,
     draw_changes,
-    estimate_cell,
     measurement,
     notes_of,
     shown_figure,
     single_seeds,
-    span_text,
 )
 from fst_core.report.figures import to_svg
+from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import details, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -73,8 +73,7 @@ class Search:
 
 
 def _searches(runs: Sequence[RunLog]) -> list[Search]:
-    fixed = [run for run in runs if run.config.get("slow", {}).get("type", "none") == "none"]
-    return [_search(run) for run in fixed if run.evolves and run.events]
+    return [_search(run) for run in runs if run.evolves and run.events and not run.trains]
 
 
 def _search(run: RunLog) -> Search:
@@ -89,9 +88,8 @@ def _search(run: RunLog) -> Search:
 
 
 def _at(evaluations: Sequence[Event], context: str, step: int | None) -> Measurement | None:
-    """The measurement of a context at a step; a later one replaces an earlier."""
-    found = [e for e in evaluations if e["context"] == context and e["step"] == step]
-    return measurement(found[-1]) if found else None
+    found = at_step(evaluations, context, step)
+    return None if found is None else measurement(found)
 
 
 def section(study: Study) -> Section | None:

@@ -11,17 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fst_core.estimators.bootstrap import bootstrap_mean
-from fst_core.report.arms import at_step, bounds, counted_runs, last_evaluation, trains
-from fst_core.report.changes import (
-    Measurement,
-    estimate_cell,
-    measurement,
-    notes_of,
-    shown_figure,
-    single_seeds,
-    span_text,
-)
+from fst_core.report.arms import at_step, bounds, counted_runs, last_evaluation
+from fst_core.report.changes import Measurement, measurement, notes_of, shown_figure, single_seeds
 from fst_core.report.figures import INK, arm_colours, plain, to_svg
+from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import Markup, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -93,7 +86,7 @@ def cells_and_effects(study: Study) -> dict[str, Json]:
     arms = {
         arm: {run.seed: cells_of(run) for run in runs}
         for arm, runs in counted_runs(study).items()
-        if any(trains(run) or run.evolves for run in runs)
+        if any(run.trains or run.evolves for run in runs)
     }
     return {arm: _arm(seeds) for arm, seeds in arms.items()}
 
@@ -112,7 +105,7 @@ def cells_of(run: RunLog) -> dict[Cell, Measurement]:
     for context in ("seed", "best") if run.evolves else ("seed",):
         steps = [event["step"] for event in quadrants if event["context"] == context]
         base = at_step(quadrants, context, max(steps, default=None))
-        if trains(run):
+        if run.trains:
             found["trained", context] = last[context]
             if base is None and context == "seed" and from_base:
                 base = at_step(list(run.of("evaluation")), "seed", 0)
@@ -178,7 +171,10 @@ def _notes(study: Study, found: Mapping[str, Json]) -> Iterator[str]:
     runs = counted_runs(study)
     counts = {arm: len(runs[arm]) for arm in found}
     for arm, mine in found.items():
-        training, evolving = any(map(trains, runs[arm])), any(run.evolves for run in runs[arm])
+        training, evolving = (
+            any(run.trains for run in runs[arm]),
+            any(run.evolves for run in runs[arm]),
+        )
         quadrants = any(any(run.of("quadrant")) for run in runs[arm])
         if training and not quadrants and "base x seed" in mine["cells"]:
             yield f"{arm}: base x seed is the evaluation at step 0, for want of one at the end."

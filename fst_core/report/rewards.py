@@ -15,16 +15,9 @@ from fst_core.estimators.best_at_k import best_at_k
 from fst_core.estimators.bootstrap import Over, bootstrap_mean
 from fst_core.journal import Event
 from fst_core.report.arms import CONTEXTS, bounds, counted_runs, last_evaluation, mean_curve_of
-from fst_core.report.changes import (
-    Measurement,
-    estimate_cell,
-    measurement,
-    notes_of,
-    shown_figure,
-    single_seeds,
-    span_text,
-)
+from fst_core.report.changes import Measurement, measurement, notes_of, shown_figure, single_seeds
 from fst_core.report.figures import arm_styles, legend_of, plain, to_svg
+from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import Json, number, statistic

@@ -40,6 +40,11 @@ class RunLog:
         return bool(self.config.get("fast", {}).get("type", "none") != "none")
 
     @property
+    def trains(self) -> bool:
+        """Whether the run has a slow part: its weights may differ from those it began with."""
+        return bool(self.config.get("slow", {}).get("type", "none") != "none")
+
+    @property
     def last_step(self) -> int:
         """The last slow step any event speaks of."""
         return max((event["step"] for event in self.events if "step" in event), default=0)

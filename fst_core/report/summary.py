@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
+from fst_core.estimators.bootstrap import t_interval
 from fst_core.report.runs import RunLog
 
 BASELINE = "rl"
@@ -45,13 +45,8 @@ def number(value: Any) -> float | None:
 
 def interval(values: Sequence[float]) -> list[float] | None:
     """Two-sided 95% t-interval of the mean over independent values; None for fewer than two."""
-    n = len(values)
-    if n < 2:
-        return None
-    mean = sum(values) / n
-    variance = sum((value - mean) ** 2 for value in values) / (n - 1)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance / n)
-    return [mean - half, mean + half]
+    found = t_interval(values, CONFIDENCE)
+    return None if found is None else [found.low, found.high]
 
 
 def statistic(by_seed: Mapping[int, Any]) -> Json:

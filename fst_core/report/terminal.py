@@ -7,8 +7,8 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from fst_core.report.intervals import with_interval
 from fst_core.report.markup import number_text
-from fst_core.report.overview import with_interval
 
 Json = Mapping[str, Any]
 

@@ -10,16 +10,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from fst_core.report.arms import CONTEXTS
 from fst_core.report.changes import (
     Dumbbell,
     Pair,
     change,
     draw_changes,
-    estimate_cell,
     notes_of,
     shown_figure,
     single_seeds,
-    span_text,
 )
 from fst_core.report.figures import to_svg
 from fst_core.report.forgetting import (
@@ -32,12 +31,12 @@ from fst_core.report.forgetting import (
     suite_records,
     suite_table,
 )
+from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import details, table, tag
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import Json
 
 AXIS = "easy to hard"
-CONTEXTS = ("none", "seed", "best")
 HEADERS = (
     "suite", "context", "arm", "seeds", "mean@k before", "mean@k after", "gain",
     "95% over problems",

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fst_core.estimators.efficiency import (
-    Reached,
     efficiency_ratio,
     first_reaching,
-    point_reaching,
     running_max,
 )
 
@@ -36,14 +34,6 @@ def test_the_first_evaluation_at_the_target():
     assert first_reaching([], [], 0.2) is None
     with pytest.raises(ValueError):
         first_reaching([0, 1], [0.5], 0.2)
-
-
-def test_what_the_target_cost():
-    tokens = [0.0, math.nan, 900.0]
-    point = point_reaching(0.4, [0.1, 0.4, 0.5], [0, 5, 10], [0, 40, 80], tokens)
-    assert point == Reached(target=0.4, reward=0.4, step=5, rollouts=40, tokens=None)
-    never = point_reaching(0.9, [0.1], [0], [0], [0])
-    assert never == Reached(0.9, None, None, None, None)
 
 
 def test_geometric_mean_and_its_interval():

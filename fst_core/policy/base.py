@@ -11,6 +11,10 @@ class ContextTooLong(ValueError):
     """A prompt and its completion do not fit the model's window."""
 
 
+class EngineError(RuntimeError):
+    """The engine cannot generate any more; the last checkpoint is intact, so the run can go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How completions are drawn."""
@@ -30,6 +34,14 @@ class Engine(Protocol):
     rollouts: int
     calls: int
     tokens: int
+
+    def sync(self, version: int) -> None:
+        """Take over the policy's weights as they are after `version` slow steps.
+
+        An engine that samples from the policy's own tensors has nothing to do; one with a copy of
+        its own copies once per version.
+        """
+        ...
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -59,11 +71,27 @@ class TokenScores:
     """Entropy of pi's next-token distribution."""
 
 
+def refuse_too_long(prompts: Sequence[Sequence[int]], sampling: Sampling, window: int) -> None:
+    """Refuse prompts that leave no room for a completion.
+
+    Raises:
+        ContextTooLong: if a prompt plus `max_new_tokens` passes the window.
+    """
+    longest = max(map(len, prompts), default=0)
+    if longest + sampling.max_new_tokens > window:
+        raise ContextTooLong(
+            f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} passes "
+            f"the model's window of {window}; lower contexts.max_tokens or shorten the problems"
+        )
+
+
 class Sampler(Protocol):
     """Weights that answer chats."""
 
-    version: int
-    """Slow steps behind the weights."""
+    @property
+    def version(self) -> int:
+        """Slow steps behind the weights."""
+        ...
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""

@@ -24,7 +24,7 @@ def seed_tensor(seeds: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor([(s & _MASK, (s >> 32) & _MASK) for s in seeds], device=device).view(-1, 2)
 
 
-def gumbel(seeds_B2: torch.Tensor, position: int, vocabulary: int) -> torch.Tensor:
+def gumbel(seeds_B2: torch.Tensor, position: int | torch.Tensor, vocabulary: int) -> torch.Tensor:
     """Standard Gumbel noise of shape (B, V), float32, for one position of each rollout."""
     row_B = _mix(seeds_B2[:, 0] ^ _mix((seeds_B2[:, 1] + position * 0x9E3779B9) & _MASK))
     token_V = torch.arange(vocabulary, device=seeds_B2.device) * 0x85EBCA6B & _MASK
@@ -32,3 +32,15 @@ def gumbel(seeds_B2: torch.Tensor, position: int, vocabulary: int) -> torch.Tens
     # Exponential race in float32: u near 0 keeps its precision, so large Gumbel values are exact.
     uniform_BV = (bits_BV.to(torch.float32) + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform_BV))
+
+
+def draw(
+    logits_BV: torch.Tensor,
+    seeds_B2: torch.Tensor,
+    position: int | torch.Tensor,
+    temperature: float | torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (B,) and their log-probabilities (B,) at a temperature."""
+    logp_BV = torch.log_softmax(logits_BV.float() / temperature, dim=-1)
+    token_B = (logp_BV + gumbel(seeds_B2, position, logp_BV.shape[-1])).argmax(-1)
+    return token_B, logp_BV.gather(1, token_B[:, None]).squeeze(1)

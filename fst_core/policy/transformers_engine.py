@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from fst_core.policy.base import ContextTooLong, Sampling
-from fst_core.policy.noise import gumbel, seed_tensor
+from fst_core.policy.base import Sampling, refuse_too_long
+from fst_core.policy.memory import Halving
+from fst_core.policy.noise import draw, seed_tensor
 from fst_core.records import Completion, StopReason
 
 
@@ -47,6 +48,26 @@ def looking(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
         model.train(training)
 
 
+def completions(
+    tokenizer: PreTrainedTokenizerBase,
+    stop_ids: frozenset[int],
+    prompts: Sequence[Sequence[int]],
+    tokens_B: Sequence[list[int]],
+    logps_B: Sequence[list[float]],
+) -> list[Completion]:
+    """What was drawn for every prompt, each cut behind its first stop token."""
+    found = []
+    for prompt, drawn, logps in zip(prompts, tokens_B, logps_B, strict=True):
+        end = next((i for i, token in enumerate(drawn, 1) if token in stop_ids), 0)
+        reason = StopReason.STOP if end else StopReason.LENGTH
+        tokens = drawn[: end or len(drawn)]
+        text = str(tokenizer.decode(tokens, skip_special_tokens=True))
+        found.append(
+            Completion(tuple(tokens), tuple(logps[: len(tokens)]), text, reason, len(prompt))
+        )
+    return found
+
+
 class TransformersEngine:
     """Draws completions from a live transformers model, in batches of similar prompt length."""
 
@@ -64,7 +85,11 @@ class TransformersEngine:
         self.batch_size = batch_size
         self.autocast = autocast
         self.window = window_of(model)
+        self.memory = Halving("policy.batch_size")
         self.rollouts = self.calls = self.tokens = 0
+
+    def sync(self, version: int) -> None:
+        """Nothing to do: the engine reads the trained tensors themselves."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -76,24 +101,30 @@ class TransformersEngine:
         """
         if len(prompts) != len(seeds):
             raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
-        longest = max(map(len, prompts), default=0)
-        if longest + sampling.max_new_tokens > self.window:
-            raise ContextTooLong(
-                f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} "
-                f"passes the model's window of {self.window}; lower contexts.max_tokens or "
-                "shorten the problems"
-            )
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        done: dict[int, Completion] = {}
-        with looking(self.model, self.autocast):
-            for start in range(0, len(order), self.batch_size):
-                rows = order[start : start + self.batch_size]
-                batch = self._batch([prompts[i] for i in rows], [seeds[i] for i in rows], sampling)
-                done.update(zip(rows, batch, strict=True))
+        refuse_too_long(prompts, sampling, self.window)
+        done = self.memory.run(
+            lambda size: self._in_batches(prompts, seeds, sampling, size), self.batch_size
+        )
         self.calls += 1
         self.rollouts += len(prompts)
         self.tokens += sum(len(c.token_ids) for c in done.values())
         return [done[i] for i in range(len(prompts))]
+
+    def _in_batches(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling,
+        size: int,
+    ) -> dict[int, Completion]:
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        done: dict[int, Completion] = {}
+        with looking(self.model, self.autocast):
+            for start in range(0, len(order), size):
+                rows = order[start : start + size]
+                batch = self._batch([prompts[i] for i in rows], [seeds[i] for i in rows], sampling)
+                done.update(zip(rows, batch, strict=True))
+        return done
 
     def _batch(
         self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
@@ -117,7 +148,7 @@ class TransformersEngine:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
-            token_B, logp_B = self._draw(logits_BV, noise_B2, t, sampling.temperature)
+            token_B, logp_B = draw(logits_BV, noise_B2, t, sampling.temperature)
             rows = live_B.tolist()
             for row, token, logp in zip(rows, token_B.tolist(), logp_B.tolist(), strict=True):
                 tokens_B[row].append(token)
@@ -132,24 +163,7 @@ class TransformersEngine:
                 position_BT, mask_BT = position_BT[keep_B], mask_BT[keep_B]
             ids_BT = token_B[:, None]
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(live_B), 1)], dim=1)
-        return [
-            self._completion(tokens, logps, len(prompt))
-            for tokens, logps, prompt in zip(tokens_B, logps_B, prompts, strict=True)
-        ]
-
-    @staticmethod
-    def _draw(
-        logits_BV: torch.Tensor, noise_B2: torch.Tensor, position: int, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logp_BV = torch.log_softmax(logits_BV.float() / temperature, dim=-1)
-        token_B = (logp_BV + gumbel(noise_B2, position, logp_BV.shape[-1])).argmax(-1)
-        return token_B, logp_BV.gather(1, token_B[:, None]).squeeze(1)
-
-    def _completion(self, tokens: list[int], logps: list[float], prompt: int) -> Completion:
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        stopped = tokens[-1] in self.stop_ids
-        reason = StopReason.STOP if stopped else StopReason.LENGTH
-        return Completion(tuple(tokens), tuple(logps), str(text), reason, prompt)
+        return completions(self.tokenizer, self.stop_ids, prompts, tokens_B, logps_B)
 
     def _pad_id(self) -> int:
         return int(self.tokenizer.pad_token_id)

@@ -34,11 +34,11 @@ def arm(point: str) -> None:
     import accelerate
 
     from fst_core.fast import gepa
-    from fst_core.policy.transformers_engine import TransformersEngine
+    from fst_core.policy import transformers_engine
     from fst_core.slow.cispo import CispoSlow
 
     if point == "generation":
-        TransformersEngine._draw = staticmethod(die_at_call(60, TransformersEngine._draw))  # type: ignore[method-assign]
+        transformers_engine.draw = die_at_call(60, transformers_engine.draw)
     elif point == "backward":
         accelerate.Accelerator.backward = die_at_call(4, accelerate.Accelerator.backward)  # type: ignore[method-assign]
     elif point == "fast":

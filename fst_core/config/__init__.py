@@ -20,7 +20,13 @@ from fst_core.config.fast import (
     ReflectionConfig,
     RulesReflection,
 )
-from fst_core.config.policy import HubPolicy, PolicyConfig, Smollm2Policy, TinyPolicy
+from fst_core.config.policy import (
+    HubPolicy,
+    PolicyConfig,
+    Smollm2Policy,
+    TinyPolicy,
+    VllmConfig,
+)
 from fst_core.config.run import (
     CheckpointConfig,
     ContextsConfig,
@@ -62,6 +68,7 @@ __all__ = [
     "SuiteConfig",
     "TaskConfig",
     "TinyPolicy",
+    "VllmConfig",
     "environment_name",
     "load_config",
     "tasks_of",

@@ -1,17 +1,50 @@
 """Which model is trained and how it samples."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fst_core.config.model import ConfigModel
+
+
+class VllmConfig(ConfigModel):
+    """How vLLM is reached and set up; read where `policy.engine = "vllm"`."""
+
+    mode: Literal["process", "server"] = "process"
+    """Within the training process, or a running `vllm serve`."""
+    url: str = ""
+    """Server only: its address, such as http://127.0.0.1:8000."""
+    weights_folder: str = ""
+    """Server only: a folder that the run and the server see under the same path."""
+    timeout_s: float = Field(600.0, gt=0)
+    """Server only: the longest wait for one answer (seconds), time in its queue included."""
+    retries: int = Field(3, ge=0)
+    """Server only: how often a request is sent again after a failure."""
+    gpu_memory_utilization: float = Field(0.3, gt=0, le=1)
+    """Process only: share of the GPU's memory for vLLM's weights and cache."""
+    max_model_len: int | None = Field(None, ge=1)
+    """Process only: most tokens of a prompt and its completion; None takes the model's window."""
+    sleep: Literal["off", "level1", "level2"] = "off"
+    """Process only: free GPU memory between calls; level1 keeps vLLM's weights in main memory,
+    level2 drops them and hands them over again before every call."""
+    enforce_eager: bool = False
+    """Process only: no torch.compile and no CUDA graphs: quicker to load, slower to generate."""
+
+    @model_validator(mode="after")
+    def _server_is_named(self) -> Self:
+        for key in ("url", "weights_folder"):
+            if self.mode == "server" and not getattr(self, key):
+                raise ValueError(f'policy.vllm.{key} is needed where policy.vllm.mode = "server"')
+        return self
 
 
 class PolicyBase(ConfigModel):
     """Settings every policy has."""
 
-    engine: Literal["transformers", "vllm", "auto"] = "transformers"
-    """Generation engine; "auto" takes vllm where it is installed and a GPU is present."""
+    engine: Literal["transformers", "graph", "vllm", "auto"] = "transformers"
+    """Generation engine; "auto" takes graph on a GPU and transformers on a CPU."""
+    vllm: VllmConfig = VllmConfig()
+    """Settings of the engine vllm."""
     device: str = "auto"
     """Torch device; "auto" takes cuda where present."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -36,17 +36,17 @@ def locate(config: PolicyConfig) -> tuple[Path | str, str | None]:
 
 
 def refuse_missing_engine(policy: PolicyConfig) -> None:
-    """Refuse an engine that cannot serve here.
+    """Refuse an engine that is not installed here; a server needs no vLLM on this side.
 
     Raises:
-        ConfigError: if the config asks for vllm, which this version does not serve yet.
+        ConfigError: if the config asks for vLLM in this process and it is not installed.
     """
-    if policy.engine == "vllm":
-        found = importlib.util.find_spec("vllm") is not None
-        state = "is installed, but" if found else "is not installed, and"
+    in_process = policy.engine == "vllm" and policy.vllm.mode == "process"
+    if in_process and importlib.util.find_spec("vllm") is None:
         raise ConfigError(
-            f'policy.engine = "vllm": vllm {state} this version generates with transformers only; '
-            'set policy.engine = "transformers" or "auto"'
+            "policy.engine = \"vllm\": vllm is not installed; pip install 'fst-lab[vllm]' on a GPU "
+            'machine (`make test-vllm` tries it on a CPU), set policy.vllm.mode = "server", or set '
+            'policy.engine = "auto"'
         )
 
 

@@ -1,0 +1,335 @@
+"""The client of a vLLM server against a small HTTP server that speaks its protocol and fails.
+
+The real server is in tests/vllm; here are the failures that it does not show on request.
+"""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from fst_core.config import TinyPolicy, VllmConfig
+from fst_core.config.model import ConfigError
+from fst_core.failures import sentence_for
+from fst_core.interleave import interleave
+from fst_core.journal import effective, read_events
+from fst_core.policy import vllm_server
+from fst_core.policy.base import EngineError
+from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.policy.locate import refuse_missing_engine
+from fst_core.policy.vllm_server import VllmServerEngine
+from fst_core.session import Session
+from tests.runs import tiny_config
+
+COMPLETIONS, RELOAD = "/v1/completions", "/collective_rpc"
+STOP = 2
+Plan = Callable[[str, int], str]
+"""(route, how often it was asked before) -> "answer", "hang", "500", "refuse", "drop", "die"."""
+
+
+class FakeVllm(ThreadingHTTPServer):
+    """Answers a prompt with its own last token, its seed folded, and a stop token."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.plan: Plan = lambda route, before: "answer"
+        self.asked: Counter[str] = Counter()
+        self.requests: list[dict[str, Any]] = []
+        self.loaded: list[dict[str, Any]] = []
+        self.weight_version = "default"
+        self.absent: set[str] = set()
+        self.info = {"logprobs_mode": "processed_logprobs", "device": "cuda"}
+        self.delay: Callable[[dict[str, Any]], float] = lambda body: 0.0
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def reply(self, route: str, body: dict[str, Any]) -> Any:
+        if route == "/v1/models":
+            return {"data": [{"id": "tiny", "max_model_len": 512}]}
+        if route == "/server_info":
+            return {
+                "vllm_config": {
+                    "model_config": {"logprobs_mode": self.info["logprobs_mode"]},
+                    "device_config": {"device": self.info["device"]},
+                }
+            }
+        if route == "/weight_info":
+            return {"weight_version": self.weight_version}
+        if route == "/update_weight_version":
+            self.weight_version = body["new_version"]
+            return {"success": True}
+        if route == "/reset_prefix_cache":
+            return {"success": True}
+        if route == RELOAD:
+            folder = Path(body["kwargs"]["weights_path"])
+            self.loaded.append(load_file(folder / "model.safetensors"))
+            return {"results": [None]}
+        return self.complete(body)
+
+    def complete(self, body: dict[str, Any]) -> Any:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.requests.append(body)
+        time.sleep(self.delay(body))
+        with self.lock:
+            self.now -= 1
+        tokens = [body["prompt"][-1], 3 + body["seed"] % 50, STOP]
+        logprobs = {"token_logprobs": [-0.5, -1.0, -1.5]}
+        return {"choices": [{"token_ids": tokens, "logprobs": logprobs, "finish_reason": "stop"}]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: FakeVllm
+
+    def do_GET(self) -> None:
+        self.serve({})
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        self.serve(json.loads(self.rfile.read(size) or b"{}"))
+
+    def serve(self, body: dict[str, Any]) -> None:
+        server, route = self.server, self.path.partition("?")[0]
+        with server.lock:
+            before = server.asked[route]
+            server.asked[route] += 1
+        what = server.plan(route, before)
+        if route in server.absent:
+            return self.send(404, {"detail": "Not Found"})
+        if what == "500":
+            return self.send(500, {"error": {"message": "the engine is dead"}})
+        if what == "refuse":
+            return self.send(400, {"error": {"message": "Token id 800 is out of vocabulary"}})
+        if what == "hang":
+            server.released.wait(20)
+        if what == "die":
+            server.socket.close()
+        if what in ("hang", "die", "drop"):
+            self.close_connection = True
+            return None
+        return self.send(200, server.reply(route, body))
+
+    def send(self, status: int, answer: Any) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVllm]:
+    monkeypatch.setattr(vllm_server, "FIRST_PAUSE_SECONDS", 0.01)
+    with FakeVllm() as fake:
+        thread = threading.Thread(target=lambda: fake.serve_forever(0.05), daemon=True)
+        thread.start()
+        yield fake
+        fake.released.set()
+        fake.shutdown()
+    vllm_server.connect.cache_clear()
+
+
+def settings(server: FakeVllm, folder: Path, **vllm: Any) -> dict[str, Any]:
+    where = {"mode": "server", "url": server.url, "weights_folder": str(folder)}
+    return {"engine": "vllm", "vllm": {**where, "retries": 2, "timeout_s": 20, **vllm}}
+
+
+def policy_of(
+    server: FakeVllm, folder: Path, batch_size: int = 8, **vllm: Any
+) -> LanguageModelPolicy:
+    config = {"batch_size": batch_size, **settings(server, folder, **vllm)}
+    return LanguageModelPolicy(TinyPolicy.model_validate(config))
+
+
+def test_rows_are_asked_one_by_one_with_their_own_context_and_seed_and_kept_in_order(
+    server: FakeVllm, tmp_path: Path
+) -> None:
+    server.delay = lambda body: 0.02 * (body["seed"] % 3)  # answers come back in another order
+    policy = policy_of(server, tmp_path)
+    rows = [[10 + i, 20 + i] for i in range(24)]
+    seeds = [*range(23), 1 << 63]
+    done = policy.generate(rows, seeds)
+    assert [c.token_ids for c in done] == [
+        (20 + i, 3 + (seed & (1 << 63) - 1) % 50, STOP) for i, seed in enumerate(seeds)
+    ]
+    assert {c.logprobs for c in done} == {(-0.5, -1.0, -1.5)}
+    sent = server.requests
+    assert sorted(body["prompt"] for body in sent) == rows
+    assert {(b.get("n", 1), b["top_p"], b["top_k"], b["max_tokens"]) for b in sent} == {
+        (1, 1.0, 0, 16)
+    }
+    assert all(STOP in body["stop_token_ids"] for body in sent)
+    assert isinstance(policy.engine, VllmServerEngine)
+    assert (policy.engine.calls, policy.engine.rollouts, policy.engine.tokens) == (1, 24, 72)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_no_more_requests_than_the_batch_size_are_under_way(
+    server: FakeVllm, tmp_path: Path, limit: int
+) -> None:
+    server.delay = lambda body: 0.05
+    policy_of(server, tmp_path, batch_size=limit).generate([[5, 6]] * 15, range(15))
+    assert server.most == limit
+
+
+def test_weights_are_handed_over_once_a_version_and_no_file_stays(
+    server: FakeVllm, tmp_path: Path
+) -> None:
+    policy = policy_of(server, tmp_path)
+    for version in (0, 0, 1, 1):
+        policy.version = version
+        policy.generate([[5, 6]], [1])
+    assert len(server.loaded) == server.asked["/reset_prefix_cache"] == 2
+    name, weight = next(policy.model.named_parameters())
+    assert (server.loaded[-1][name] == weight).all()
+    assert list(tmp_path.iterdir()) == []
+    policy.frozen.generate([[5, 6]], [1])
+    policy.generate([[5, 6]], [1])
+    assert len(server.loaded) == 4
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_server_that_was_restarted_gets_the_weights_again(
+    server: FakeVllm, tmp_path: Path, old: bool
+) -> None:
+    server.absent = {"/weight_info", "/update_weight_version"} if old else set()
+    policy = policy_of(server, tmp_path)
+    policy.generate([[5, 6]], [1])
+    server.weight_version = "default"
+    server.plan = lambda route, before: "drop" if (route, before) == (COMPLETIONS, 1) else "answer"
+    if old:  # it cannot be asked, but the connection breaks
+        with pytest.raises(EngineError, match="restarted while it generated"):
+            policy.generate([[5, 6]], [1])
+    policy.generate([[5, 6]], [1])
+    assert len(server.loaded) == 2
+
+
+def test_a_restart_in_the_middle_of_a_call_is_noticed(server: FakeVllm, tmp_path: Path) -> None:
+    policy = policy_of(server, tmp_path)
+
+    def restart(route: str, before: int) -> str:
+        if route == COMPLETIONS and before == 3:
+            server.weight_version = "default"
+        return "answer"
+
+    server.plan = restart
+    with pytest.raises(EngineError, match="restarted while it generated"):
+        policy.generate([[5, 6]] * 8, range(8))
+
+
+@pytest.mark.parametrize("failure", ["500", "hang", "drop"])
+def test_one_failure_is_tried_again(server: FakeVllm, tmp_path: Path, failure: str) -> None:
+    server.plan = lambda route, before: failure if (route, before) == (COMPLETIONS, 2) else "answer"
+    policy = policy_of(server, tmp_path, timeout_s=1 if failure == "hang" else 20)
+    done = policy.generate([[5, 6 + i] for i in range(6)], range(6))
+    assert [c.token_ids[0] for c in done] == list(range(6, 12))
+    assert server.asked[COMPLETIONS] == 7
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "asked"),
+    [
+        ("hang", r"no answer within policy\.vllm\.timeout_s = 1 s, 3 tries in all", 3),
+        ("500", r"answered 500 .*the engine is dead.*, 3 tries in all", 3),
+        ("drop", r"the connection failed .*, 3 tries in all", 3),
+        ("die", r"the connection failed .*, 3 tries in all", 1),
+        ("refuse", r"answered 400 .*Token id 800 is out of vocabulary", 1),
+    ],
+)
+def test_what_goes_on_failing_stops_the_run_with_a_sentence(
+    server: FakeVllm, tmp_path: Path, failure: str, reason: str, asked: int
+) -> None:
+    policy = policy_of(server, tmp_path, timeout_s=1)
+    server.plan = lambda route, before: failure if route == COMPLETIONS else "answer"
+    with pytest.raises(EngineError, match=reason) as error:
+        policy.generate([[5, 6]], [1])
+    assert server.asked[COMPLETIONS] == asked
+    said = sentence_for(error.value)
+    assert said and server.url in said and "the last checkpoint is intact" in said
+
+
+def test_the_first_failure_cancels_what_is_not_yet_sent(server: FakeVllm, tmp_path: Path) -> None:
+    policy = policy_of(server, tmp_path, batch_size=2, retries=0)
+    server.delay = lambda body: 0.05
+    server.plan = lambda route, before: "500" if route == COMPLETIONS and not before else "answer"
+    with pytest.raises(EngineError):
+        policy.generate([[5, 6]] * 40, range(40))
+    assert server.asked[COMPLETIONS] < 10
+
+
+def test_weights_that_cannot_be_taken_over_are_no_weights(server: FakeVllm, tmp_path: Path) -> None:
+    policy = policy_of(server, tmp_path)
+    server.plan = lambda route, before: "500" if route == RELOAD else "answer"
+    with pytest.raises(EngineError, match="/collective_rpc answered 500"):
+        policy.generate([[5, 6]], [1])
+    assert server.requests == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"absent": {"/server_info"}}, "VLLM_SERVER_DEV_MODE=1"),
+        ({"info": {"logprobs_mode": "raw_logprobs", "device": "cuda"}}, "processed_logprobs"),
+        ({"info": {"logprobs_mode": "processed_logprobs", "device": "cpu"}}, "tied"),
+    ],
+)
+def test_a_server_whose_answers_would_mislead_is_refused(
+    server: FakeVllm, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    vars(server).update(change)
+    with pytest.raises(EngineError, match=said):
+        policy_of(server, tmp_path)
+
+
+def test_a_run_stops_when_its_server_dies_and_goes_on_with_another(
+    server: FakeVllm, tmp_path: Path
+) -> None:
+    shared, run = tmp_path / "weights", tmp_path / "run"
+    config = tiny_config(policy={"type": "tiny", **settings(server, shared)})
+    server.plan = lambda route, before: (
+        "500" if route == COMPLETIONS and before >= 130 else "answer"
+    )
+    with pytest.raises(EngineError), Session(config, run) as session:
+        interleave(session)
+    reached = [e for e in effective(read_events(run / "journal.jsonl")) if e["kind"] == "slow"]
+    assert len(reached) < 4
+    server.plan, server.weight_version = lambda route, before: "answer", "default"
+    with Session(config, run) as session:
+        interleave(session)
+    events = effective(read_events(run / "journal.jsonl"))
+    assert events[-1]["kind"] == "end"
+    assert sum(e["kind"] == "slow" for e in events) == 4
+
+
+@pytest.mark.parametrize("key", ["url", "weights_folder"])
+def test_a_server_has_to_be_named(key: str) -> None:
+    where = {"mode": "server", "url": "http://127.0.0.1:1", "weights_folder": "w"}
+    VllmConfig.model_validate(where)
+    with pytest.raises(ValidationError, match=rf"policy\.vllm\.{key} is needed"):
+        VllmConfig.model_validate({**where, key: ""})
+
+
+def test_vllm_has_to_be_installed_for_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    server = VllmConfig(mode="server", url="http://127.0.0.1:1", weights_folder="w")
+    refuse_missing_engine(TinyPolicy(engine="vllm", vllm=server))
+    with pytest.raises(ConfigError, match=r"pip install 'fst-lab\[vllm\]'"):
+        refuse_missing_engine(TinyPolicy(engine="vllm"))

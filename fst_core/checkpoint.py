@@ -18,7 +18,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from fst_core.records import Population, population_from_json, to_json
+from fst_core.records import (
+    Population,
+    Rollout,
+    population_from_json,
+    rollout_from_json,
+    to_json,
+)
 
 FORMAT = 1
 SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
@@ -42,6 +48,8 @@ class State:
     population: Population
     ledger: Mapping[str, int]
     config_hash: str
+    recent: tuple[Rollout, ...] = ()
+    """Slow rollouts that the next fast phase's reflection may read."""
 
 
 def _sync_folder(folder: Path) -> None:
@@ -127,6 +135,7 @@ def read_state(folder: Path) -> State:
         if data.pop("format", None) != FORMAT:
             raise CheckpointError(f"checkpoint {folder} has another format; start the run afresh")
         data["population"] = population_from_json(data["population"])
+        data["recent"] = tuple(map(rollout_from_json, data.get("recent", ())))
         return State(**data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(folder, error) from error

@@ -10,6 +10,8 @@ KNOWN_ERRORS = frozenset(
         "fst_core.fast.reflection.ReflectionError",
         "fst_core.journal.JournalError",
         "fst_core.policy.base.ContextTooLong",
+        "fst_core.policy.base.EngineError",
+        "fst_core.policy.memory.MemoryFull",
         "fst_core.rollouts.JudgeError",
         "fst_core.run_folder.RunBusy",
         "fst_core.run_folder.RunMismatch",
@@ -20,8 +22,8 @@ KNOWN_ERRORS = frozenset(
 """Errors whose message is a sentence for the user, by name: their modules may not be loaded."""
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS})
 OUT_OF_MEMORY = (
-    "the GPU's memory is full: lower slow.micro_batch (training) or policy.batch_size "
-    "(generation), then run the same command again; the last checkpoint is intact"
+    "the GPU's memory is full: lower slow.micro_batch or slow.token_budget (training) or "
+    "policy.batch_size (generation), then run the same command again; the last checkpoint is intact"
 )
 
 

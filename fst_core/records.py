@@ -155,6 +155,25 @@ def problem_from_json(data: Mapping[str, Any]) -> Problem:
     )
 
 
+def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
+    """Inverse of `to_json` for a Rollout."""
+    done, verdict = data["completion"], data["verdict"]
+    return Rollout(
+        data["problem_id"],
+        data["context_id"],
+        Completion(
+            tuple(done["token_ids"]),
+            tuple(done["logprobs"]),
+            done["text"],
+            StopReason(done["stop_reason"]),
+            done["prompt_tokens"],
+        ),
+        Verdict(verdict["reward"], tuple(verdict["feedback"]), verdict["subscores"]),
+        data["policy_version"],
+        data["question"],
+    )
+
+
 def seeded(text: str, size: int) -> Population:
     """The population a run starts from: `size` slots of the one seed context."""
     return Population((Context(text),) * size)

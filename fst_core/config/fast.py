@@ -100,6 +100,9 @@ class GepaConfig(ConfigModel):
     show_solutions: bool = False
     """Reflection also sees the solutions of the TRAIN problems it reads about, as gepa's own
     default adapter shows them; the slow loop never does: say so where arms are compared."""
+    reuse: int = Field(0, ge=0)
+    """Reflection also reads the slow phase's rollouts of at most this many slow steps ago, paid for
+    already and never a score; 0 shows it none."""
     reflection: ReflectionConfig = RulesReflection()
     """What writes new contexts."""
 

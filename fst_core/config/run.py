@@ -19,7 +19,7 @@ from fst_core.config.environment import (
 from fst_core.config.fast import FastConfig, NoFast
 from fst_core.config.model import ConfigError, ConfigModel
 from fst_core.config.policy import PolicyConfig, TinyPolicy
-from fst_core.config.slow import NoSlow, SlowConfig
+from fst_core.config.slow import CispoConfig, NoSlow, SlowConfig
 
 FOLDER_NAME = r"^\w[\w.+-]*$"
 """Names become folders: letters, digits, and . + - _ inside."""
@@ -98,6 +98,8 @@ class CheckpointConfig(ConfigModel):
 
     every_cycles: int = Field(default=1, ge=1)
     """Cycles between checkpoints; the end of the run always has one."""
+    after_fast: bool = True
+    """Also after every fast phase, so that no reflection is paid twice; false writes fewer."""
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept; older ones are removed."""
 
@@ -161,10 +163,11 @@ class RunConfig(ConfigModel):
                 "choose K among the divisors of G"
             )
         batch = loop.problems_per_step * loop.group_size
-        if not isinstance(slow, NoSlow) and batch % min(slow.micro_batch, batch):
+        by_rows = slow if isinstance(slow, CispoConfig) and not slow.token_budget else None
+        if by_rows and batch % min(by_rows.micro_batch, batch):
             raise ValueError(
-                f"slow.micro_batch = {slow.micro_batch} does not divide the {batch} rollouts of a "
-                "step (loop.problems_per_step x loop.group_size)"
+                f"slow.micro_batch = {by_rows.micro_batch} does not divide the {batch} rollouts of "
+                "a step (loop.problems_per_step x loop.group_size)"
             )
         return self
 

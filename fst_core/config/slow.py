@@ -31,6 +31,12 @@ class CispoConfig(ConfigModel):
     """Groups whose rewards are all equal: dropped from the batch, or kept in the token count."""
     micro_batch: int = Field(64, ge=1)
     """Sequences per forward and backward pass on one device; divides the batch of rollouts."""
+    token_budget: int | None = Field(None, ge=1)
+    """Padded tokens per forward and backward pass on one device: a step's rows, sorted by length,
+    are cut by it, and `micro_batch` is not looked at. A longer row gets a pass of its own."""
+    mismatch: Literal["measure", "correct"] = "measure"
+    """The engine's log-probabilities against the trainer's: measured only, or also the denominator
+    of the importance weight, so that its cap `tau` truncates what the engine got wrong."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradient clipping threshold (L2 norm)."""
     gradient_checkpointing: bool = False

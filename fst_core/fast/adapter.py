@@ -1,5 +1,7 @@
 """How gepa sees the lab: contexts scored on problems through one roll-out call, and the ledger."""
 
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -150,3 +152,25 @@ def example_of(problem: Problem, rollout: Rollout) -> Example:
     """A rollout as reflection sees it: the question, the answer and the verdict, no reference."""
     verdict = rollout.verdict
     return Example(problem.text, rollout.completion.text, verdict.reward, verdict.feedback)
+
+
+class Recent:
+    """Rollouts of the slow phase, for reflection alone: rewarded ones, and failures by context."""
+
+    def __init__(self, rollouts: Sequence[Rollout] = ()) -> None:
+        self.count = len(rollouts)
+        self.rewarded: list[Example] = []
+        self._failed: defaultdict[str, list[Example]] = defaultdict(list)
+        for rollout in rollouts:
+            verdict = rollout.verdict
+            text = rollout.completion.text
+            example = Example(rollout.question, text, verdict.reward, verdict.feedback)
+            if verdict.reward > 0:
+                self.rewarded.append(example)
+            if verdict.reward < 1:
+                self._failed[rollout.context_id].append(example)
+
+    def failed(self, context: str, most: int, seed: int) -> list[Example]:
+        """Up to `most` rollouts below full reward under a context, a seeded sample of them."""
+        found = self._failed.get(Context(context).id, [])
+        return random.Random(seed).sample(found, min(most, len(found)))

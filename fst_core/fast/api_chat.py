@@ -6,6 +6,7 @@ a failure is reported by its kind and status, never by the server's own words.
 
 import importlib
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,16 +164,30 @@ class ApiChat:
     def __call__(self, chats: Sequence[Messages], seeds: Sequence[int]) -> list[str | None]:
         """Replies in order.
 
+        When one fails for good, no other is begun, those in flight are waited for and accounted
+        for, and the first failure in order is raised.
+
         Raises:
             ReflectionError: if a request still fails after the retries.
         """
+        failed = threading.Event()
+
+        def ask(chat: Messages, seed: int) -> Reply:
+            if failed.is_set():
+                return Reply(None)
+            try:
+                return self._try(chat, seed)
+            except BaseException:
+                failed.set()
+                raise
+
         with ThreadPoolExecutor(self._config.concurrency) as pool:
-            replies = list(pool.map(self._try, chats, seeds))
-        for reply in replies:
+            asked = [pool.submit(ask, *pair) for pair in zip(chats, seeds, strict=True)]
+        for reply in [future.result() for future in asked if future.exception() is None]:
             self._usage["prompt_tokens"] += reply.prompt_tokens
             self._usage["completion_tokens"] += reply.completion_tokens
             self._usage["usd"] += reply.usd
-        return [reply.text for reply in replies]
+        return [future.result().text for future in asked]
 
     def _try(self, chat: Messages, seed: int) -> Reply:
         tries = 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fst_core.records import Context, Population, Problem
+from fst_core.records import Context, Population, Problem, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Evolution:
     accepted: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Proposals refused before evaluation, by reason: empty, too_long, unparsable, repeated."""
+    reused: int = 0
+    """Rollouts of the slow phase that reflection could read."""
     reflection_usage: Mapping[str, float] = field(default_factory=dict)
     """prompt_tokens, completion_tokens, usd of outside reflection models."""
 
@@ -35,6 +37,15 @@ class Evolution:
 class FastPart(Protocol):
     """A context optimiser; its state lives in the population and the cycle number alone."""
 
-    def evolve(self, population: Population, problems: Sequence[Problem], cycle: int) -> Evolution:
-        """Evolve contexts on the coming cycle's train problems against the current weights."""
+    def evolve(
+        self,
+        population: Population,
+        problems: Sequence[Problem],
+        cycle: int,
+        recent: Sequence[Rollout] = (),
+    ) -> Evolution:
+        """Evolve contexts on the coming cycle's train problems against the current weights.
+
+        `recent` are slow rollouts that reflection may read; they are paid for and no scores.
+        """
         ...

@@ -23,7 +23,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import BestImprovement
 
 from fst_core.config.fast import GepaConfig
-from fst_core.fast.adapter import COMPONENT, Adapter, Shot, Texts
+from fst_core.fast.adapter import COMPONENT, Adapter, Recent, Shot, Texts
 from fst_core.fast.base import Candidate, Evolution
 from fst_core.fast.frontier import top_of_frontier
 from fst_core.fast.reflection import (
@@ -105,6 +105,8 @@ class Reflector:
     watch: Watch
     gate: Gate
     seeds: Callable[[int], int]
+    recent: Recent
+    minibatch: int
     calls: int = 0
     jobs: int = 0
     born: dict[str, Proposal] = field(default_factory=dict)
@@ -135,11 +137,12 @@ class Reflector:
         pool = tuple(peer for peer in self.watch.pool() if peer.text != text)
         seed = self.seeds(self.jobs)
         self.jobs += 1
-        return Job(text, examples, self._rewarded(seed), pool, seed)
+        failed = self.recent.failed(text, self.minibatch, seed)
+        return Job(text, (*examples, *failed), self._rewarded(seed), pool, seed)
 
     def _rewarded(self, seed: int) -> tuple[Example, ...]:
         """The best rollouts so far; where many are equally good, a seeded sample of them."""
-        examples = list(self.adapter.rewarded.values())
+        examples = [*self.adapter.rewarded.values(), *self.recent.rewarded]
         random.Random(seed).shuffle(examples)
         return tuple(sorted(examples, key=lambda e: -e.reward)[:MOST_REWARDED])
 
@@ -227,8 +230,17 @@ class GepaFast:
         self._max_tokens = max_tokens
         self._count_tokens = count_tokens
 
-    def evolve(self, population: Population, problems: Sequence[Problem], cycle: int) -> Evolution:
+    def evolve(
+        self,
+        population: Population,
+        problems: Sequence[Problem],
+        cycle: int,
+        recent: Sequence[Rollout] = (),
+    ) -> Evolution:
         """Evolve contexts on the coming cycle's train problems against the current weights.
+
+        Reflection also reads the `recent` slow rollouts: rewarded ones beside this phase's, and a
+        minibatch of failures under the very context it is to improve.
 
         A limit too small to score the population once leaves it as it is, without a rollout.
 
@@ -244,13 +256,15 @@ class GepaFast:
         anchor_calls = len(anchors) * config.samples_per_anchor
         if len(start) * anchor_calls > config.metric_calls:
             return Evolution(population)
-        phase = self._phase(start, anchor_calls, cycle)
+        phase = self._phase(start, anchor_calls, cycle, Recent(recent))
         usage = dict(self._reflection.usage)
         result = self._search(phase, [Shot(p) for p in problems], anchors)
         phase.check()
         return self._evolution(phase, result, usage)
 
-    def _phase(self, start: Sequence[Context], anchor_calls: int, cycle: int) -> Phase:
+    def _phase(
+        self, start: Sequence[Context], anchor_calls: int, cycle: int, recent: Recent
+    ) -> Phase:
         def seeds(purpose: str) -> Callable[[int], int]:
             return lambda n: seed_of(self._run_seed, purpose, cycle, n)
 
@@ -258,7 +272,15 @@ class GepaFast:
         reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
         watch = Watch(adapter, self.config.metric_calls, reserve)
         gate = Gate(self._max_tokens, self._count_tokens)
-        reflector = Reflector(self._reflection, adapter, watch, gate, seeds("reflection"))
+        reflector = Reflector(
+            self._reflection,
+            adapter,
+            watch,
+            gate,
+            seeds("reflection"),
+            recent,
+            self.config.minibatch,
+        )
         return Phase(cycle, start, adapter, watch, reflector)
 
     def _search(
@@ -300,5 +322,6 @@ class GepaFast:
             proposals=reflector.jobs,
             accepted=len(contexts) - len(phase.start),
             rejected=dict(reflector.gate.rejected),
+            reused=reflector.recent.count,
             reflection_usage={key: value - usage.get(key, 0) for key, value in total.items()},
         )

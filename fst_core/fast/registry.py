@@ -14,7 +14,7 @@ from fst_core.config.fast import (
 from fst_core.fast.base import Evolution, FastPart
 from fst_core.fast.language_model import Chat, LanguageModelReflection
 from fst_core.fast.reflection import Reflection, ReflectionError
-from fst_core.records import Population, Problem
+from fst_core.records import Population, Problem, Rollout
 from fst_core.rollouts import RollOut
 
 ReflectionChoice = RulesReflection | PolicyReflection | LitellmReflection | HuggingFaceReflection
@@ -23,7 +23,13 @@ ReflectionChoice = RulesReflection | PolicyReflection | LitellmReflection | Hugg
 class Unchanged:
     """The fast part of an arm without one: contexts stay as they are, at no cost."""
 
-    def evolve(self, population: Population, problems: Sequence[Problem], cycle: int) -> Evolution:
+    def evolve(
+        self,
+        population: Population,
+        problems: Sequence[Problem],
+        cycle: int,
+        recent: Sequence[Rollout] = (),
+    ) -> Evolution:
         """The same population."""
         return Evolution(population)
 

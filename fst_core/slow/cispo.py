@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
@@ -27,6 +29,7 @@ from fst_core.randomness import set_seeds
 from fst_core.records import Population, Problem
 from fst_core.slow.base import StepReport, TrainingDiverged
 from fst_core.slow.grpo import ContextGRPOTrainer, Handover, RewardByJudge
+from fst_core.slow.sharded import save_sharded
 from fst_core.slow.stepped import Stepped
 
 METRICS = {
@@ -56,9 +59,10 @@ def grpo_config(
     slow: CispoConfig, loop: LoopConfig, policy: LanguageModelPolicy, folder: str
 ) -> GRPOConfig:
     """The lab's settings in TRL's terms; what is not named here keeps TRL's default."""
-    batch = loop.problems_per_step * loop.group_size
-    micro = min(slow.micro_batch, batch)
-    return GRPOConfig(
+    processes = dist.get_world_size() if dist.is_initialized() else 1
+    batch = loop.problems_per_step * loop.group_size // processes
+    micro = batch if slow.token_budget else min(slow.micro_batch, batch)
+    args = GRPOConfig(
         output_dir=folder,
         max_steps=loop.steps,
         per_device_train_batch_size=micro,
@@ -78,6 +82,7 @@ def grpo_config(
         gradient_checkpointing=slow.gradient_checkpointing,
         bf16=policy.config.autocast,
         use_cpu=policy.model.device.type == "cpu",
+        ddp_find_unused_parameters=False,
         dataloader_pin_memory=policy.model.device.type != "cpu",
         shuffle_dataset=False,
         logging_steps=1,
@@ -86,6 +91,8 @@ def grpo_config(
         report_to="none",
         disable_tqdm=True,
     )
+    args._n_gpu = 1  # else Trainer wraps the model in DataParallel over all cards that it sees
+    return args
 
 
 class CispoSlow:
@@ -117,7 +124,7 @@ class CispoSlow:
         )
         self.trainer.remove_callback(PrinterCallback)
         chunks = args.gradient_accumulation_steps
-        self.trainer.bind(policy, run_seed, slow.zero_variance, chunks)
+        self.trainer.bind(policy, run_seed, slow, chunks)
         self.judge.trainer = self.trainer
         self.stepped: Stepped | None = None
 
@@ -141,9 +148,10 @@ class CispoSlow:
         self.stepped.resume()
         self.policy.version = step = self.trainer.state.global_step
         metrics = step_metrics(self.handover.logs)
+        metrics |= self.trainer.mismatch.take(self.trainer.accelerator)
         metrics["slow/skipped"] = float(self.handover.skipped_in_a_row > 0)
         self._check(step, metrics)
-        return StepReport(step, metrics, tuple(self.judge.rollouts))
+        return StepReport(step, metrics, tuple(gather_object(self.judge.rollouts)))
 
     def _check(self, step: int, metrics: dict[str, float]) -> None:
         """Drop what is not finite from a skipped step's metrics; stop when training diverged."""
@@ -162,9 +170,14 @@ class CispoSlow:
 
     def save(self, folder: Path) -> None:
         """Weights as safetensors, optimizer and schedule as TRL resumes from them."""
-        self.policy.model.save_pretrained(folder)
+        if self.trainer.is_fsdp_enabled:
+            save_sharded(self.trainer, self.policy.live, folder)
+        if not self.trainer.args.should_save:  # every rank holds the same, and one writes
+            return
+        if not self.trainer.is_fsdp_enabled:
+            self.policy.model.save_pretrained(folder)
+            self.trainer._save_optimizer_and_scheduler(str(folder))
         self.policy.tokenizer.save_pretrained(folder)
-        self.trainer._save_optimizer_and_scheduler(str(folder))
         self.trainer.state.save_to_json(os.path.join(folder, TRAINER_STATE))
 
     def close(self) -> None:

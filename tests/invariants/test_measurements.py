@@ -198,10 +198,10 @@ def test_only_a_told_run_starts_its_contexts_again(tmp_path: Path, told: bool) -
         given: list[bool] = []
         evolve = session.fast.evolve  # type: ignore[union-attr]
 
-        def watched(population: Any, problems: Any, cycle: int) -> Any:
+        def watched(population: Any, problems: Any, cycle: int, recent: Any) -> Any:
             fresh = {c.text for c in population.contexts} == {config.contexts.seed}
             given.append(fresh)
-            return evolve(population, problems, cycle)
+            return evolve(population, problems, cycle, recent)
 
         session.fast.evolve = watched  # type: ignore[union-attr, method-assign, assignment]
         interleave(session)

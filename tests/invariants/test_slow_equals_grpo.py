@@ -116,6 +116,24 @@ def test_overridden_methods_keep_their_signatures() -> None:
         "num_generations",
         "has_tool_images",
     ]
+    loss = inspect.signature(GRPOTrainer.compute_loss)
+    assert list(loss.parameters) == [
+        "self",
+        "model",
+        "inputs",
+        "return_outputs",
+        "num_items_in_batch",
+    ]
+    logps = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies)
+    assert list(logps.parameters)[:7] == [
+        "self",
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "batch_size",
+        "compute_entropy",
+    ]
 
 
 def test_evaluation_does_not_touch_training(tmp_path: Path) -> None:

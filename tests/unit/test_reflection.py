@@ -160,6 +160,46 @@ def test_requests_run_at_once_up_to_the_limit():
     assert api(request, concurrency=3)([[]] * 6, range(6)) == list("012345")
 
 
+def test_after_a_failure_no_other_request_is_begun():
+    begun = []
+
+    def request(chat, seed):
+        begun.append(seed)
+        if seed == 1:
+            raise RequestFailed("ConnectError", may_pass=False)
+        return Reply(str(seed), 10)
+
+    with pytest.raises(ReflectionError, match="ConnectError"):
+        api(request, concurrency=1)([[]] * 8, range(8))
+    assert begun == [0, 1]
+
+
+def test_a_failure_waits_for_what_is_in_flight_and_counts_it():
+    together = threading.Barrier(2, timeout=10)
+
+    def request(chat, seed):
+        together.wait()
+        if seed == 1:
+            raise RequestFailed("ConnectError", may_pass=False)
+        return Reply(str(seed), 10, 3, 0.5)
+
+    chat = api(request, concurrency=2)
+    with pytest.raises(ReflectionError, match="ConnectError"):
+        chat([[]] * 2, range(2))
+    assert chat.usage() == {"prompt_tokens": 10, "completion_tokens": 3, "usd": 0.5}
+
+
+def test_of_several_failures_the_first_in_order_is_raised():
+    together = threading.Barrier(2, timeout=10)
+
+    def request(chat, seed):
+        together.wait()
+        raise RequestFailed(f"Error{seed}", may_pass=False)
+
+    with pytest.raises(ReflectionError, match="Error0"):
+        api(request, concurrency=2)([[]] * 2, range(2))
+
+
 def test_addresses_are_shown_without_credentials():
     assert address_of("https://me:pw@host:8/v1?key=x") == "https://host:8/v1"
     assert address_of(None) == "the provider's address"

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -18,6 +19,9 @@ from fst_core.progress import watched
 from fst_core.provenance import config_hash
 from fst_core.run_folder import RunMismatch, ended, read_config
 from fst_core.study import LOG
+
+if TYPE_CHECKING:
+    from fst_core.ranks import Ranks
 
 Say = Callable[[str], None]
 
@@ -83,10 +87,17 @@ def holds_finished(folder: Path, config: RunConfig) -> bool:
 
 
 def execute(
-    config: RunConfig, folder: Path, console: Console, say: Say, track: bool = True
+    config: RunConfig,
+    folder: Path,
+    console: Console,
+    say: Say,
+    track: bool = True,
+    ranks: "Ranks | None" = None,
 ) -> Tracker | None:
     """Run what is left of a run, to its end.
 
+    Args:
+        ranks: the processes of the run, this one the first; None: this one alone.
     Returns:
         Its tracker, whose `behind` says whether MLflow lacks something.
     Raises:
@@ -96,7 +107,8 @@ def execute(
     """
     _make_folder(folder)
     say(f"{folder}: loading the policy")
-    from fst_core.session import Session  # noqa: PLC0415  (torch, transformers)
+    from fst_core.ranks import ALONE  # noqa: PLC0415  (torch, transformers)
+    from fst_core.session import Session  # noqa: PLC0415
 
     tracker = make_tracker(folder, track, say)
     sinks: list[Callable[[Event], None]] = []
@@ -105,7 +117,7 @@ def execute(
         for sink in sinks:
             sink(event)
 
-    with Session(config, folder, observe) as session:
+    with Session(config, folder, observe, ranks or ALONE) as session:
         if session.next_phase:
             left = len(plan(config)) - session.next_phase
             say(f"resuming {folder} after step {session.step_done}; {left} phases are left")

@@ -1,13 +1,12 @@
 """A run while it is alive: warm model, optimizer and engine, its journal and its checkpoints."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from safetensors import SafetensorError
 
 from fst_core.checkpoint import (
@@ -27,26 +26,25 @@ from fst_core.config import (
     SequenceConfig,
     SuiteConfig,
 )
-from fst_core.environments.tasks import Tasks
 from fst_core.evaluation.reward import Evaluation, evaluate
 from fst_core.fast.base import FastPart
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Journal
 from fst_core.policy.base import ContextTooLong, Sampler, Sampling
-from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
+from fst_core.ranks import ALONE, Learner, Ranks, SharedPolicy, SharedSlow
 from fst_core.records import (
     Completion,
     Context,
+    Problem,
     Rollout,
     seeded,
     to_json,
 )
-from fst_core.rollouts import Pair, messages_for, roll_out
-from fst_core.run_folder import final_weights, keep_config, lock, refuse_other_config
+from fst_core.rollouts import Pair, messages_for, readable, roll_out
+from fst_core.run_folder import keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart
-from fst_core.slow.registry import make_slow
 
 PROBLEMS_MEASURED = 256
 """Train problems whose length decides how long a context may grow."""
@@ -89,7 +87,10 @@ class Seconds:
 
 
 class Session:
-    """One run in one process. Use as a context manager; `fst_core.interleave` drives it.
+    """One run, driven from one process. Use as a context manager; see `fst_core.interleave`.
+
+    Args:
+        ranks: the processes of the run, this one the first; by default this one alone.
 
     Raises:
         RunBusy: on entry, if another process writes the same folder.
@@ -101,15 +102,18 @@ class Session:
         config: RunConfig,
         folder: Path,
         observer: Callable[[dict[str, Any]], None] | None = None,
+        ranks: Ranks = ALONE,
     ):
         self.config = config
         self.folder = folder
         self.observer = observer
+        self.ranks = ranks
         self.ledger = Ledger()
         self.seconds = Seconds()
         self.next_phase = 0
         self.step_done = 0
         self.population = seeded(config.contexts.seed, config.population_size)
+        self.recent: tuple[Rollout, ...] = ()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # a failed start leaves nothing open
@@ -132,19 +136,21 @@ class Session:
 
     def _build(self) -> None:
         config = self.config
-        torch.set_num_threads(config.threads)
-        self.tasks = Tasks(config)
-        set_seeds(config.seed, "build", 0)
-        self.policy = LanguageModelPolicy(config.policy, self._first_weights())
+        self.ranks.tell("start", config, self.folder)
+        learner = Learner(self.ranks, config, self.folder)
+        several = self.ranks.size > 1
+        self.tasks = learner.tasks
+        self.policy = SharedPolicy(learner) if several else learner.policy
         self.held_out = [
             problem
             for task in self.tasks.trained
             for problem in self.tasks.held_out(task.name, "validation", config.evaluation.problems)
         ]
         room = self._room_for_context()
-        self.slow: SlowPart | None = make_slow(
-            config.slow, config.loop, self.policy, self.tasks, self.tasks.train, config.seed
-        )
+        learner.do("build")
+        self.slow: SlowPart | None = learner.slow
+        if several and learner.slow is not None:
+            self.slow = SharedSlow(learner)
         self.fast: FastPart | None = None
         if not isinstance(config.fast, NoFast):
             self.fast = make_fast(
@@ -158,12 +164,6 @@ class Session:
                 count_tokens=self.policy.count_tokens,
             )
 
-    def _first_weights(self) -> Path | None:
-        """Weights of the run that this one starts from; None for the base model's."""
-        if self.config.start_from is None:
-            return None
-        return final_weights(self.folder.parent.parent / self.config.start_from)
-
     def _room_for_context(self) -> int:
         """Tokens the window leaves for a context, beside a completion and the longest problem seen.
 
@@ -171,7 +171,7 @@ class Session:
             ContextTooLong: if the seed context does not fit.
         """
         seen = min(PROBLEMS_MEASURED, self.config.loop.steps * self.config.loop.problems_per_step)
-        problems = [*self.held_out, *map(self.tasks.train, range(seen))]
+        problems = [*self.held_out, *map(self.tasks.train, range(seen)), *self._suite_problems()]
         bare = [self.policy.prompt_ids(messages_for(Context(""), p)) for p in problems]
         room = self.policy.window - self.policy.sampling.max_new_tokens - max(map(len, bare))
         seed = self.policy.count_tokens(self.config.contexts.seed)
@@ -181,6 +181,10 @@ class Session:
                 f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens"
             )
         return room
+
+    def _suite_problems(self) -> Iterator[Problem]:
+        for suite in self.config.evaluation.suites:
+            yield from self.tasks.held_out(suite.name, "test", suite.problems)
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder / "checkpoints")
@@ -196,7 +200,7 @@ class Session:
                 )
             self.journal.rewind(state.journal_seq)
             self.population, self.next_phase = state.population, state.next_phase
-            self.step_done = state.step
+            self.step_done, self.recent = state.step, state.recent
             self.ledger = Ledger(**state.ledger)
             if state.step and self.slow:
                 check_slow(checkpoints[-1])
@@ -230,8 +234,9 @@ class Session:
         problems = list(map(self.tasks.train, range(start * batch, stop * batch)))
         if self._is_told_of_switch(start):
             self.population = seeded(self.config.contexts.seed, self.config.population_size)
+            self.recent = ()
         set_seeds(self.config.seed, "fast", cycle)
-        evolution = self.fast.evolve(self.population, problems, cycle)
+        evolution = self.fast.evolve(self.population, problems, cycle, self.recent)
         self.population = evolution.population
         took = time.perf_counter() - began
         self.seconds.fast += took
@@ -245,6 +250,8 @@ class Session:
         report = self.slow.step(self.population)
         self._count("slow", [r.completion for r in report.rollouts])
         self.step_done = report.step
+        reuse = self.config.fast.reuse if isinstance(self.config.fast, GepaConfig) else 0
+        self.recent = readable((*self.recent, *report.rollouts), report.step, reuse)
         took = time.perf_counter() - began
         self.seconds.slow += took
         fields = {"step": report.step, "metrics": dict(report.metrics), "seconds": took}
@@ -338,6 +345,7 @@ class Session:
             self.population,
             asdict(self.ledger),
             config_hash(self.config.model_dump(mode="json")),
+            self.recent,
         )
         save_slow = self.slow.save if self.slow else None
         root = self.folder / "checkpoints"

@@ -1,12 +1,15 @@
 """The policy: a causal language model with a chat template, its engine and its frozen base."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -70,6 +73,31 @@ def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> 
     return model
 
 
+def sharded() -> bool:
+    """Whether accelerate's launch shards the trained weights over the processes (FSDP)."""
+    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return launched and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def engine_window(config: PolicyConfig) -> int:
+    """Most tokens that the engine was set up for."""
+    limit = config.vllm.max_model_len if config.engine == "vllm" else None
+    return limit or sys.maxsize
+
+
+def at_server(config: PolicyConfig) -> bool:
+    """Whether the engine is a server, which all processes of a run share."""
+    return config.engine == "vllm" and config.vllm.mode == "server"
+
+
+@torch.no_grad()
+def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Copy parameters by name, gathering sharded ones one at a time, into the target's dtype."""
+    into = dict(target.named_parameters())
+    for name, value in source.named_parameters():
+        into[name].copy_(value.full_tensor() if isinstance(value, DTensor) else value)
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
@@ -94,17 +122,63 @@ class LanguageModelPolicy:
             self.model = load_model(weights, config, None)
             self.model.config._name_or_path = str(self.path)  # where TRL loads its reference from
         self.tokenizer = load_tokenizer(self.path, self.revision)
+        self.live = self._whole_copy(weights) if sharded() else self.model
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.sampling = Sampling(config.temperature, config.max_new_tokens)
-        self.engine: Engine = make_engine(config, self.model, self.tokenizer, self.stop_ids)
+        self.engine: Engine = make_engine(config, self.live, self.tokenizer, self.stop_ids)
         self.version = 0
-        self.window = window_of(self.model)
+        self._copied = 0
+        self.window = min(window_of(self.model), engine_window(config))
         self._prompts: dict[tuple[tuple[str, str], ...], list[int]] = {}
+
+    def _whole_copy(self, weights: Path | None) -> PreTrainedModel:
+        """What engine and scoring read where FSDP keeps only a shard of the trained weights."""
+        revision = self.revision if weights is None else None
+        model = load_model(weights or self.path, self._copy_config(), revision)
+        return model.requires_grad_(False)
+
+    def _copy_config(self) -> PolicyConfig:
+        """The config of models beside a sharded one: bfloat16 under autocast, which saves half."""
+        lower = sharded() and self.config.autocast
+        return self.config.model_copy(update={"dtype": "bfloat16"}) if lower else self.config
+
+    def _refresh(self) -> None:
+        """Gather the trained weights into the copy, once per version; every rank takes part."""
+        if self.live is not self.model and self._copied != self.version:
+            copy_weights(self.model, self.live)
+            self._copied = self.version
+
+    def ask(
+        self,
+        engine: Engine,
+        version: int,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling,
+    ) -> list[Completion]:
+        """Completions of an engine at a version; of several ranks, one alone talks to a server."""
+        if not (dist.is_initialized() and at_server(self.config)):
+            engine.sync(version)
+            return engine.generate(prompts, seeds, sampling)
+        asked: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(asked, (prompts, seeds))
+        told: list[Any] = [None]
+        if dist.get_rank() == 0:
+            engine.sync(version)
+            rows, row_seeds = (
+                [x for part in column for x in part] for column in zip(*asked, strict=True)
+            )
+            told = [engine.generate(rows, row_seeds, sampling)]
+        dist.broadcast_object_list(told, src=0)
+        start = sum(len(theirs) for theirs, _ in asked[: dist.get_rank()])
+        mine: list[Completion] = told[0][start : start + len(prompts)]
+        return mine
 
     @cached_property
     def base(self) -> PreTrainedModel:
         """The frozen model the run started from, loaded on first use."""
-        return load_model(self.path, self.config, self.revision).requires_grad_(False)
+        model = load_model(self.path, self._copy_config(), self.revision)
+        return model.requires_grad_(False)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""
@@ -128,7 +202,8 @@ class LanguageModelPolicy:
         sampling: Sampling | None = None,
     ) -> list[Completion]:
         """Completions from the engine; `sampling` None takes the run's own."""
-        return self.engine.generate(prompts, seeds, sampling or self.sampling)
+        self._refresh()
+        return self.ask(self.engine, self.version, prompts, seeds, sampling or self.sampling)
 
     @cached_property
     def frozen(self) -> "FrozenPolicy":
@@ -143,10 +218,11 @@ class LanguageModelPolicy:
         rows = [(tuple(p), c.token_ids) for p, c in zip(prompts, completions, strict=True)]
         scores: dict[int, TokenScores] = {}
         vocabulary = int(self.model.config.vocab_size)
-        with looking(self.model, self.config.autocast):
+        self._refresh()
+        with looking(self.live, self.config.autocast):
             for chunk in _chunks(rows, max(1, SCORING_LOGITS // vocabulary)):
                 batch = [rows[i] for i in chunk]
-                logp_BTV, ids_BT = self._distributions(self.model, batch)
+                logp_BTV, ids_BT = self._distributions(self.live, batch)
                 base_BTV, _ = self._distributions(self.base, batch)
                 for i, columns in zip(chunk, _score(logp_BTV, base_BTV, ids_BT), strict=True):
                     scores[i] = TokenScores(*(tuple(c[: len(rows[i][1])]) for c in columns))
@@ -198,7 +274,8 @@ class FrozenPolicy:
         sampling: Sampling | None = None,
     ) -> list[Completion]:
         """Completions of the base model; `sampling` None takes the run's own."""
-        return self.engine.generate(prompts, seeds, sampling or self.policy.sampling)
+        chosen = sampling or self.policy.sampling
+        return self.policy.ask(self.engine, self.version, prompts, seeds, chosen)
 
 
 def _score(

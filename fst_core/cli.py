@@ -26,6 +26,7 @@ from fst_core.records import Split
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
+    from fst_core.ranks import Ranks
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,15 +85,44 @@ def run(
 
     seeds = [] if seed is None else [f"seed={seed}"]
     resolved, _ = load_config(config, arm, [*_assignments(changes, data), *seeds])
+    if _processes() > 1 and not dry_run:
+        _run_on_ranks(resolved, runs, fresh, not no_track)
+        return
     for note in preflight(resolved):
         say(f"note: {note}")
     if dry_run:
         _show_plan(resolved)
         return
+    settle_for(resolved)
+    _run(resolved, runs, fresh, not no_track)
+
+
+def _processes() -> int:
+    """Processes that torchrun or accelerate launched for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> None:
+    """Drive the run on rank 0, serve it on the others."""
+    settle_for(resolved)
+    from fst_core.preflight import preflight
+    from fst_core.ranks import joined, serve
+
+    with joined(resolved) as ranks:
+        if ranks.rank:
+            serve(ranks)
+            return
+        for note in preflight(resolved):
+            say(f"note: {note}")
+        _run(resolved, runs, fresh, track, ranks)
+
+
+def _run(
+    resolved: RunConfig, runs: Path, fresh: bool, track: bool, ranks: "Ranks | None" = None
+) -> None:
     from fst_core.offline import execute, holds_finished, remove_run
     from fst_core.study import run_folder
 
-    settle_for(resolved)
     folder = run_folder(runs, resolved)
     if fresh and remove_run(folder):
         say(f"removed the earlier run in {folder}")
@@ -101,7 +131,7 @@ def run(
         _show_summary(folder)
         return
     with _resumable(f"{folder} is"):
-        tracker = execute(resolved, folder, out, say, track=not no_track)
+        tracker = execute(resolved, folder, out, say, track, ranks)
     _show_summary(folder)
     _tell_if_behind(tracker, folder)
 
@@ -218,6 +248,35 @@ def doctor(runs: RunsRoot = Path("runs")) -> None:
         )
     if broken:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    config: ConfigFile,
+    only: Annotated[
+        str, typer.Option(help="Comma-separated: generation, sync, step, fast, parts.")
+    ] = "generation,sync,step,fast,parts",
+    repeats: Annotated[int, typer.Option(min=2, help="Timed repeats of each.")] = 5,
+    arm: Annotated[
+        str | None, typer.Option(help="Arm of the study; else the config's own.")
+    ] = None,
+    changes: Overrides = None,
+    target: Annotated[Path, typer.Option("--out", help="Folder for bench.json.")] = Path(
+        "runs/bench"
+    ),
+) -> None:
+    """Time engines, sync, slow step, fast phase and a run's parts side by side."""
+    from fst_core.bench.run import PARTS, write
+    from fst_core.bench.run import bench as measure
+
+    wanted = _split([only])
+    unknown = [name for name in wanted if name not in PARTS]
+    if unknown:
+        raise ConfigError(f"--only {unknown[0]}: no such bench; take of {', '.join(PARTS)}")
+    resolved, _ = load_config(config, arm, _assignments(changes, None))
+    settle_for(resolved)
+    write(measure(resolved, wanted, repeats, say), target)
+    say(f"written: {target / 'bench.json'}")
 
 
 @data_app.command("build")

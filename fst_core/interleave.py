@@ -109,10 +109,11 @@ def run_phase(runner: Runner, phase: Phase) -> None:
 
 
 def checkpoint_due(runner: Runner, phase: Phase) -> bool:
-    """After every fast phase, in every n-th cycle, and at the end of the run."""
+    """After every fast phase (if set), in every n-th cycle, and at the end of the run."""
+    settings = runner.config.checkpoint
     last = runner.next_phase == len(plan(runner.config))
-    in_cycle = phase.cycle % runner.config.checkpoint.every_cycles == 0
-    return last or in_cycle or isinstance(phase, FastPhase)
+    in_cycle = phase.cycle % settings.every_cycles == 0
+    return last or in_cycle or (settings.after_fast and isinstance(phase, FastPhase))
 
 
 def remaining(runner: Runner) -> Iterator[Phase]:

@@ -182,6 +182,28 @@ def test_a_seed_context_past_the_window_is_named(tmp_path: Path) -> None:
         run(tiny_config(contexts={"seed": "dashes " * 600}), tmp_path)
 
 
+def test_room_for_contexts_counts_the_problems_of_suites(tmp_path: Path) -> None:
+    """A suite whose problems are longer than the trained ones leaves contexts less room."""
+    told = {"type": "directives", "task": "echo", "required": ["upper", "dashes"], "told": True}
+    suite = {"name": "told", "axis": "easy to hard", "problems": 4, "environment": told}
+
+    def room(folder: Path, **evaluation: Any) -> int:
+        with Session(tiny_config(evaluation=evaluation), folder) as session:
+            return session._room_for_context()
+
+    assert room(tmp_path / "with", suites=[suite]) < room(tmp_path / "without")
+
+
+def test_checkpoints_after_fast_phases_can_be_left_out(tmp_path: Path) -> None:
+    def written(folder: Path, **checkpoint: Any) -> list[int]:
+        run(tiny_config(checkpoint={"every_cycles": 100, **checkpoint}), folder)
+        events = read_events(folder / "journal.jsonl")
+        return [e["next_phase"] for e in events if e["kind"] == "checkpoint"]
+
+    often, rarely = written(tmp_path / "often"), written(tmp_path / "rarely", after_fast=False)
+    assert set(rarely) < set(often) and rarely[-1] == often[-1]
+
+
 @pytest.mark.parametrize(("fault", "part"), [("raise", "KeyError"), ("nan", "reward nan")])
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_broken_judge_stops_the_run_with_the_problems_name(

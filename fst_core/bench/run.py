@@ -1,0 +1,72 @@
+"""All benches of one config in one process, and the page that comes of them."""
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+
+from fst_core.bench.evolution import bench_evolution
+from fst_core.bench.generation import bench_generation, bench_sync
+from fst_core.bench.parts import bench_parts, shares
+from fst_core.bench.timing import Table
+from fst_core.bench.training import bench_steps
+from fst_core.config import RunConfig
+from fst_core.policy.language_model import LanguageModelPolicy
+
+PARTS = ("generation", "sync", "step", "fast", "parts")
+
+
+def bench(
+    config: RunConfig, wanted: Sequence[str], repeats: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run the wanted benches; tables are said as they come.
+
+    Returns: device and versions, and per bench its rows and what else was measured.
+    """
+    found: dict[str, Any] = {"machine": machine(config), "config": config.model_dump(mode="json")}
+    made: dict[str, Callable[[], tuple[Table, dict[str, Any]]]] = {
+        "generation": lambda: bench_generation(
+            LanguageModelPolicy(config.policy),
+            config.loop.problems_per_step,
+            config.loop.group_size,
+            config.contexts.size,
+            config.policy.max_new_tokens,
+            repeats,
+        ),
+        "sync": lambda: bench_sync(LanguageModelPolicy(config.policy)),
+        "step": lambda: bench_steps(config),
+        "fast": lambda: bench_evolution(config, repeats),
+    }
+    for name in wanted:
+        if name == "parts":
+            seconds, about = bench_parts(config)
+            found[name] = {"seconds": seconds, **about}
+            say(f"### Where the time of a run goes\n\n{shares(seconds)}")
+            continue
+        table, about = made[name]()
+        found[name] = {"rows": table.rows, **about}
+        say(f"{table.markdown()}\n{json.dumps(about)}\n")
+    return found
+
+
+def machine(config: RunConfig) -> dict[str, str]:
+    """Device and versions."""
+    on_gpu = torch.cuda.is_available() and config.policy.device != "cpu"
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "trl": trl.__version__,
+    }
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Everything that was measured, as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(found, indent=1) + "\n")

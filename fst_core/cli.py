@@ -18,11 +18,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fst_core.cli_data import data_app
+from fst_core.cli_options import ConfigFile, Overrides, err, out, say
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
 from fst_core.quiet import settle_environment, settle_for
-from fst_core.records import Split
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
@@ -34,27 +35,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A lab for Fast-Slow Training: prompt evolution and RL on weights, interleaved.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Versioned pools of problems.")
 app.add_typer(data_app, name="data")
-out = Console()
-err = Console(stderr=True)
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of a run or study.")]
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting.")
-]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Read problems from pools in DIR.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Remove an earlier run and start again.")]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Keep out of MLflow.")]
-
-
-def say(text: str) -> None:
-    """A line on stderr, as it is."""
-    err.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.callback()
@@ -277,57 +266,6 @@ def bench(
     settle_for(resolved)
     write(measure(resolved, wanted, repeats, say), target)
     say(f"written: {target / 'bench.json'}")
-
-
-@data_app.command("build")
-def data_build(
-    config: ConfigFile,
-    target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of all pools.")],
-    train: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
-    validation: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
-    test: Annotated[int | None, typer.Option(min=0, help="Else as many as validation.")] = None,
-    changes: Overrides = None,
-) -> None:
-    """Write the problems a config reads as a pool, in DIR/NAME."""
-    from fst_core.environments.pools import build_pools
-    from fst_core.environments.tasks import problems_read
-
-    resolved, _ = load_config(config, None, changes or [])
-    asked: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
-    for environment, read in problems_read(resolved):
-        wanted = {split: read[split] if count is None else count for split, count in asked.items()}
-        folder = target / environment.name
-        manifest = build_pools(environment, folder, wanted)
-        counts = ", ".join(f"{count} {split}" for split, count in manifest["counts"].items())
-        say(f"{folder}: {counts} problems")
-
-
-@data_app.command("check")
-def data_check(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
-    manifest: Annotated[Path, typer.Option(help="The manifest git tracks.")] = Path(
-        "data.manifest.json"
-    ),
-) -> None:
-    """Compare every pool file with the manifest."""
-    from fst_core.environments.pools import check_pools
-
-    check_pools(folder, manifest)
-    say(f"{folder}: every file is as {manifest} says")
-
-
-@data_app.command("manifest")
-def data_manifest(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
-    target: Annotated[Path, typer.Option("--out", metavar="FILE", help="Manifest to write.")],
-) -> None:
-    """Write the hashes of all pool files."""
-    from fst_core.environments.errors import DataError
-    from fst_core.environments.pools import write_manifest
-
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
-    say(f"{target}: {len(write_manifest(folder, target))} files")
 
 
 def _assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:

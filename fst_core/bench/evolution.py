@@ -95,6 +95,7 @@ def default_gepa(
 ) -> int:
     """gepa.optimize as its documentation shows it; metric calls made."""
     by_text = {p.messages[-1]["content"]: p for p in problems}
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches it
     os.environ["OPENAI_API_KEY"] = "none"
     os.environ["OPENAI_API_BASE"] = url
 

@@ -20,11 +20,10 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.policy import noise
-from fst_core.policy.base import Sampling, refuse_too_long
+from fst_core.policy.base import Sampling
+from fst_core.policy.batched_engine import BatchedEngine, Drawn
 from fst_core.policy.cells import ATTENTION, Cells, Decode, Prefill
-from fst_core.policy.memory import Halving
-from fst_core.policy.transformers_engine import completions, window_of
-from fst_core.records import Completion
+from fst_core.policy.transformers_engine import window_of
 
 MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Architectures of transformers known to keep to static shapes and plain attention."""
@@ -120,7 +119,7 @@ class Rows:
         return [self.token, self.position, self.stopped, self.index, self.tokens, self.logps]
 
 
-class GraphEngine:
+class GraphEngine(BatchedEngine):
     """Draws completions with replayed decode steps (see `fst_core.policy.base.Engine`).
 
     Args:
@@ -138,13 +137,9 @@ class GraphEngine:
         batch_size: int,
         dtype: torch.dtype,
     ):
+        super().__init__(tokenizer, stop_ids, batch_size, window_of(model))
         self.trained = model
-        self.tokenizer = tokenizer
-        self.stop_ids = stop_ids
-        self.batch_size = batch_size
-        self.window = window_of(model)
-        self.memory = Halving("policy.batch_size")
-        self.rollouts = self.calls = self.tokens = self.syncs = self.captures = 0
+        self.syncs = self.captures = 0
         self.twin = sampling_copy(model, dtype)
         self.device = model.device
         self.stop = torch.tensor(sorted(stop_ids), device=self.device)
@@ -163,47 +158,10 @@ class GraphEngine:
         self._version = version
         self.syncs += 1
 
-    def generate(
+    @torch.inference_mode()
+    def _draw_batch(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Completion]:
-        """One completion per prompt, in order (see `fst_core.policy.base.Engine`).
-
-        Raises:
-            ContextTooLong: if a prompt plus `max_new_tokens` passes the model's window.
-        """
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
-        refuse_too_long(prompts, sampling, self.window)
-        done = self.memory.run(
-            lambda size: self._in_batches(prompts, seeds, sampling, size), self.batch_size
-        )
-        self.calls += 1
-        self.rollouts += len(prompts)
-        self.tokens += sum(len(c.token_ids) for c in done.values())
-        return [done[i] for i in range(len(prompts))]
-
-    def _in_batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        sampling: Sampling,
-        size: int,
-    ) -> dict[int, Completion]:
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        done: dict[int, Completion] = {}
-        with torch.inference_mode():
-            for start in range(0, len(order), size):
-                chosen = order[start : start + size]
-                batch = [prompts[i] for i in chosen]
-                drawn = self._batch(batch, [seeds[i] for i in chosen], sampling)
-                found = completions(self.tokenizer, self.stop_ids, batch, *drawn)
-                done.update(zip(chosen, found, strict=True))
-        return done
-
-    def _batch(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Tokens and log-probabilities of every row, up to and with its first stop token."""
+    ) -> Drawn:
         live, limit = len(prompts), sampling.max_new_tokens
         size = bucket(live)
         width = -(-(max(map(len, prompts)) + limit) // WIDTH) * WIDTH

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from fst_core.policy.base import Sampling, refuse_too_long
-from fst_core.policy.memory import Halving
+from fst_core.policy.base import Sampling
+from fst_core.policy.batched_engine import BatchedEngine, Drawn
 from fst_core.policy.noise import draw, seed_tensor
-from fst_core.records import Completion, StopReason
 
 
 def left_pad(
@@ -48,27 +47,7 @@ def looking(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
         model.train(training)
 
 
-def completions(
-    tokenizer: PreTrainedTokenizerBase,
-    stop_ids: frozenset[int],
-    prompts: Sequence[Sequence[int]],
-    tokens_B: Sequence[list[int]],
-    logps_B: Sequence[list[float]],
-) -> list[Completion]:
-    """What was drawn for every prompt, each cut behind its first stop token."""
-    found = []
-    for prompt, drawn, logps in zip(prompts, tokens_B, logps_B, strict=True):
-        end = next((i for i, token in enumerate(drawn, 1) if token in stop_ids), 0)
-        reason = StopReason.STOP if end else StopReason.LENGTH
-        tokens = drawn[: end or len(drawn)]
-        text = str(tokenizer.decode(tokens, skip_special_tokens=True))
-        found.append(
-            Completion(tuple(tokens), tuple(logps[: len(tokens)]), text, reason, len(prompt))
-        )
-    return found
-
-
-class TransformersEngine:
+class TransformersEngine(BatchedEngine):
     """Draws completions from a live transformers model, in batches of similar prompt length."""
 
     def __init__(
@@ -79,56 +58,22 @@ class TransformersEngine:
         batch_size: int,
         autocast: bool = False,
     ):
+        super().__init__(tokenizer, stop_ids, batch_size, window_of(model))
         self.model = model
-        self.tokenizer = tokenizer
-        self.stop_ids = stop_ids
-        self.batch_size = batch_size
         self.autocast = autocast
-        self.window = window_of(model)
-        self.memory = Halving("policy.batch_size")
-        self.rollouts = self.calls = self.tokens = 0
 
     def sync(self, version: int) -> None:
         """Nothing to do: the engine reads the trained tensors themselves."""
 
-    def generate(
+    def _draw_batch(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Completion]:
-        """One completion per prompt, in order (see `fst_core.policy.base.Engine`).
-
-        Raises:
-            ContextTooLong: if a prompt plus `max_new_tokens` passes the model's window.
-        """
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
-        refuse_too_long(prompts, sampling, self.window)
-        done = self.memory.run(
-            lambda size: self._in_batches(prompts, seeds, sampling, size), self.batch_size
-        )
-        self.calls += 1
-        self.rollouts += len(prompts)
-        self.tokens += sum(len(c.token_ids) for c in done.values())
-        return [done[i] for i in range(len(prompts))]
-
-    def _in_batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        sampling: Sampling,
-        size: int,
-    ) -> dict[int, Completion]:
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        done: dict[int, Completion] = {}
+    ) -> Drawn:
         with looking(self.model, self.autocast):
-            for start in range(0, len(order), size):
-                rows = order[start : start + size]
-                batch = self._batch([prompts[i] for i in rows], [seeds[i] for i in rows], sampling)
-                done.update(zip(rows, batch, strict=True))
-        return done
+            return self._decode(prompts, seeds, sampling)
 
-    def _batch(
-        self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
-    ) -> list[Completion]:
+    def _decode(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Drawn:
         """Prefill once, then decode; rows that have stopped leave the batch."""
         device = self.model.device
         ids_BT, mask_BT = left_pad(prompts, self._pad_id(), device)
@@ -163,7 +108,7 @@ class TransformersEngine:
                 position_BT, mask_BT = position_BT[keep_B], mask_BT[keep_B]
             ids_BT = token_B[:, None]
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(live_B), 1)], dim=1)
-        return completions(self.tokenizer, self.stop_ids, prompts, tokens_B, logps_B)
+        return tokens_B, logps_B
 
     def _pad_id(self) -> int:
         return int(self.tokenizer.pad_token_id)

@@ -28,8 +28,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig, VllmConfig
 from fst_core.policy.base import ContextTooLong, EngineError, Sampling, refuse_too_long
+from fst_core.policy.batched_engine import completions
 from fst_core.policy.locate import locate
-from fst_core.policy.transformers_engine import completions, window_of
+from fst_core.policy.transformers_engine import window_of
 from fst_core.randomness import preserved
 from fst_core.records import Completion
 

@@ -31,7 +31,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig, VllmConfig
 from fst_core.policy.base import EngineError, Sampling, refuse_too_long
-from fst_core.policy.transformers_engine import completions, window_of
+from fst_core.policy.batched_engine import completions
+from fst_core.policy.transformers_engine import window_of
 from fst_core.policy.vllm_engine import SEED_MASK, refuse_past_limit, sampling_dtype
 from fst_core.records import Completion
 

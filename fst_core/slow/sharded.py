@@ -68,14 +68,18 @@ class ShardedResume:
         if not self.is_fsdp_enabled or checkpoint is None:
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
             return
-        state = torch.load(Path(checkpoint) / "optimizer.pt", map_location="cpu", mmap=True)
+        state = torch.load(
+            Path(checkpoint) / "optimizer.pt", map_location="cpu", mmap=True, weights_only=True
+        )
         set_optimizer_state_dict(
             self.model,
             self.optimizer.optimizer,
             by_name(state, self.model, self.optimizer.optimizer),
             options=StateDictOptions(full_state_dict=True),
         )
-        schedule = torch.load(Path(checkpoint) / "scheduler.pt", map_location="cpu")
+        schedule = torch.load(
+            Path(checkpoint) / "scheduler.pt", map_location="cpu", weights_only=True
+        )
         self.lr_scheduler.load_state_dict(schedule)
 
 

@@ -71,7 +71,9 @@ def launch(
         subprocess.TimeoutExpired: if it hangs.
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_ENVIRONMENT)}
-    environment = {**inherited, "PYTHONPATH": str(ROOT), **(fsdp_environment() if fsdp else {})}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join(paths)}
+    environment |= fsdp_environment() if fsdp else {}
     command = [sys.executable, str(Path(__file__).resolve()), "work", *words]
     if processes > 1:
         with socket.socket() as free:

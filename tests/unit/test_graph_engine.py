@@ -145,7 +145,7 @@ def test_out_of_memory_halves_the_batch_once(
     engine = engine_of(policy)
     rows = prompts(policy, *range(1, 17))
     whole = engine.generate(rows, range(16), Sampling(1.0, 6))
-    batch = engine._batch
+    batch = engine._draw_batch
 
     def short_of_memory(texts: list[list[int]], *rest: object) -> object:
         if len(texts) > 8:
@@ -153,7 +153,7 @@ def test_out_of_memory_halves_the_batch_once(
         return batch(texts, *rest)  # type: ignore[arg-type]
 
     engine.batch_size = 16
-    monkeypatch.setattr(engine, "_batch", short_of_memory)
+    monkeypatch.setattr(engine, "_draw_batch", short_of_memory)
     halved = engine.generate(rows, range(16), Sampling(1.0, 6))
     assert [c.token_ids for c in halved] == [c.token_ids for c in whole]
     engine.batch_size = 64

@@ -272,7 +272,7 @@ def test_the_engine_halves_its_batch_and_draws_the_same(
         policy, engine = session.policy, session.policy.engine
         rows = [policy.prompt_ids([{"role": "user", "content": f"Say {w}."}]) for w in "abcdefgh"]
         expected = policy.generate(rows, range(8))
-        draw, sizes, full = engine._batch, [], 4  # type: ignore[attr-defined]
+        draw, sizes, full = engine._draw_batch, [], 4  # type: ignore[attr-defined]
 
         def tight(prompts: Any, seeds: Any, sampling: Sampling) -> Any:
             sizes.append(len(prompts))
@@ -280,7 +280,7 @@ def test_the_engine_halves_its_batch_and_draws_the_same(
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return draw(prompts, seeds, sampling)
 
-        engine._batch, engine.batch_size = tight, 8  # type: ignore[attr-defined]
+        engine._draw_batch, engine.batch_size = tight, 8  # type: ignore[attr-defined]
         drawn = policy.generate(rows, range(8))
         assert [c.token_ids for c in drawn] == [c.token_ids for c in expected]
         assert sizes == [8, 4, 4] and engine.rollouts == 16

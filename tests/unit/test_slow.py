@@ -50,6 +50,11 @@ def captured(session: Session) -> dict[str, Any]:
     return seen
 
 
+def test_one_process_trains_on_one_card_however_many_it_sees(session: Session) -> None:
+    """Else transformers' Trainer asks for DataParallel, which TRL refuses (seen on two GPUs)."""
+    assert session.slow.trainer.args.n_gpu == 1  # type: ignore[union-attr]
+
+
 def test_each_group_mixes_contexts_in_equal_blocks(session: Session) -> None:
     seen = captured(session)
     assert seen["contexts"] == ([SHORT.id] * 4 + [LONG.id] * 4) * 8

@@ -15,7 +15,8 @@ from fst_core.bench.generation import bench_generation, bench_sync
 from fst_core.bench.parts import bench_parts, shares
 from fst_core.bench.timing import Table
 from fst_core.bench.training import bench_steps
-from fst_core.config import RunConfig
+from fst_core.config import CispoConfig, GepaConfig, RunConfig
+from fst_core.config.model import ConfigError
 from fst_core.policy.language_model import LanguageModelPolicy
 
 PARTS = ("generation", "sync", "step", "fast", "parts")
@@ -27,7 +28,11 @@ def bench(
     """Run the wanted benches; tables are said as they come.
 
     Returns: device and versions, and per bench its rows and what else was measured.
+
+    Raises:
+        ConfigError: if a wanted bench is of a part that the config does without.
     """
+    _refuse_missing_parts(config, wanted)
     found: dict[str, Any] = {"machine": machine(config), "config": config.model_dump(mode="json")}
     made: dict[str, Callable[[], tuple[Table, dict[str, Any]]]] = {
         "generation": lambda: bench_generation(
@@ -52,6 +57,18 @@ def bench(
         found[name] = {"rows": table.rows, **about}
         say(f"{table.markdown()}\n{json.dumps(about)}\n")
     return found
+
+
+def _refuse_missing_parts(config: RunConfig, wanted: Sequence[str]) -> None:
+    for name, missing in (
+        ("step", not isinstance(config.slow, CispoConfig)),
+        ("fast", not isinstance(config.fast, GepaConfig)),
+    ):
+        if missing and name in wanted:
+            raise ConfigError(
+                f"the bench {name} needs a run with that part, which arm {config.arm} is not; "
+                "add --arm fst, or name others with --only"
+            )
 
 
 def machine(config: RunConfig) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from fst_core.bench.parts import Clock, shares
 from fst_core.bench.timing import Table, interleaved
 from fst_core.cli import app
+from fst_core.config.model import ConfigError
 
 SMOKE = "configs/tiny/smoke.toml"
 
@@ -84,4 +85,14 @@ def test_every_bench_runs_on_the_tiny_policy(tmp_path: Path) -> None:
 def test_an_unknown_bench_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", SMOKE, "--only", "speed", "--out", str(tmp_path)])
     assert done.exit_code != 0 and "speed" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("arm", "bench"), [("base", "step"), ("rl", "fast"), ("gepa", "step")])
+def test_a_bench_of_a_part_that_is_not_there_is_refused(
+    tmp_path: Path, arm: str, bench: str
+) -> None:
+    arguments = ["bench", SMOKE, "--arm", arm, "--only", bench, "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, ConfigError) and f"bench {bench} needs" in str(done.exception)
     assert not list(tmp_path.iterdir())

@@ -255,17 +255,20 @@ def bench(
     ),
 ) -> None:
     """Time engines, sync, slow step, fast phase and a run's parts side by side."""
-    from fst_core.bench.run import PARTS, write
+    from fst_core.bench.run import PARTS, open_results, write
     from fst_core.bench.run import bench as measure
 
     wanted = _split([only])
     unknown = [name for name in wanted if name not in PARTS]
+    if not wanted:
+        raise ConfigError(f"--only names no bench; take of {', '.join(PARTS)}")
     if unknown:
         raise ConfigError(f"--only {unknown[0]}: no such bench; take of {', '.join(PARTS)}")
     resolved, _ = load_config(config, arm, _assignments(changes, None))
     settle_for(resolved)
-    write(measure(resolved, wanted, repeats, say), target)
-    say(f"written: {target / 'bench.json'}")
+    results = open_results(target)
+    write(measure(resolved, wanted, repeats, say), results)
+    say(f"written: {results}")
 
 
 def _assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:

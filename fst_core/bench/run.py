@@ -83,7 +83,22 @@ def machine(config: RunConfig) -> dict[str, str]:
     }
 
 
-def write(found: dict[str, Any], folder: Path) -> None:
-    """Everything that was measured, as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
+def open_results(folder: Path) -> Path:
+    """The file of a folder for results, made before anything is measured.
+
+    Raises:
+        ConfigError: if nothing can be written there.
+    """
+    path = folder / "bench.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: cannot be written ({error.strerror})") from error
+    return path
+
+
+def write(found: dict[str, Any], path: Path) -> None:
+    """Everything that was measured, as JSON; earlier benches that are not among it stay."""
+    earlier = json.loads(path.read_text() or "{}")
+    path.write_text(json.dumps({**earlier, **found}, indent=1) + "\n")

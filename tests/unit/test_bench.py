@@ -95,4 +95,23 @@ def test_a_bench_of_a_part_that_is_not_there_is_refused(
     arguments = ["bench", SMOKE, "--arm", arm, "--only", bench, "--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, ConfigError) and f"bench {bench} needs" in str(done.exception)
-    assert not list(tmp_path.iterdir())
+
+
+def test_later_benches_leave_earlier_ones_in_the_file(tmp_path: Path) -> None:
+    arguments = ["bench", SMOKE, "--arm", "rl", "--repeats", "2", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, [*arguments, "--only", "sync"]).exit_code == 0
+    assert CliRunner().invoke(app, [*arguments, "--only", "parts"]).exit_code == 0
+    assert {"sync", "parts", "machine"} <= set(json.loads((tmp_path / "bench.json").read_text()))
+
+
+@pytest.mark.parametrize("only", ["", ",,"])
+def test_no_bench_at_all_is_refused(tmp_path: Path, only: str) -> None:
+    done = CliRunner().invoke(app, ["bench", SMOKE, "--only", only, "--out", str(tmp_path)])
+    assert isinstance(done.exception, ConfigError) and not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = ["bench", SMOKE, "--only", "sync", "--out", str(tmp_path / "file")]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, ConfigError) and "--out" in str(done.exception)

@@ -12,6 +12,7 @@ from fst_core.policy.base import Engine, Sampling
 from fst_core.policy.graph_engine import GraphEngine, why_not
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.transformers_engine import TransformersEngine, left_pad, looking
+from fst_core.policy.vllm_engine import sampling_dtype
 
 CONTEXT = "You add numbers. Think of the digits one by one. "
 
@@ -43,6 +44,12 @@ def plain_generate(
     return call
 
 
+def graph_engine(policy: LanguageModelPolicy, stop_ids: frozenset[int], rows: int) -> GraphEngine:
+    """The graph engine of a policy, whatever engine its config names."""
+    dtype = sampling_dtype(policy.config)
+    return GraphEngine(policy.model, policy.tokenizer, stop_ids, rows, dtype)
+
+
 def bench_generation(
     policy: LanguageModelPolicy,
     problems: int = 32,
@@ -54,15 +61,14 @@ def bench_generation(
     """Every engine that runs here; no stop tokens, so that all do the same work."""
     rows = bench_prompts(policy, problems, group, contexts)
     sampling, seeds = Sampling(policy.config.temperature, tokens), range(len(rows))
-    config, never = policy.config, frozenset[int]()
-    dtype = torch.bfloat16 if config.autocast else next(policy.model.parameters()).dtype
+    never = frozenset[int]()
     engines: dict[str, Engine] = {
         "our transformers engine": TransformersEngine(
-            policy.model, policy.tokenizer, never, len(rows), config.autocast
+            policy.model, policy.tokenizer, never, len(rows), policy.config.autocast
         )
     }
     if why_not(policy.model) is None:
-        graph = GraphEngine(policy.model, policy.tokenizer, never, len(rows), dtype)
+        graph = graph_engine(policy, never, len(rows))
         graph.sync(0)
         engines["our graph engine"] = graph
     calls: dict[str, Callable[[], object]] = {
@@ -95,7 +101,9 @@ def raw_vllm(
     engine: Any = VllmEngine(policy.model, policy.tokenizer, frozenset(), policy.config)
     engine.sync(0)
     prompts: Any = [{"prompt_token_ids": list(row)} for row in rows]
-    params = SamplingParams(temperature=1.0, max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(
+        temperature=policy.config.temperature, max_tokens=tokens, ignore_eos=True
+    )
     return engine, lambda: engine.loaded.llm.generate(prompts, params, use_tqdm=False)
 
 
@@ -119,8 +127,7 @@ def _agreement(
 
 def bench_sync(policy: LanguageModelPolicy, repeats: int = 20) -> tuple[Table, dict[str, Any]]:
     """A weight sync of the graph engine against a copy of as many bytes within the device."""
-    dtype = torch.bfloat16 if policy.config.autocast else next(policy.model.parameters()).dtype
-    graph = GraphEngine(policy.model, policy.tokenizer, policy.stop_ids, 8, dtype)
+    graph = graph_engine(policy, policy.stop_ids, 8)
     sizes = [p.numel() for p in policy.model.parameters()]
     read = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     written = sum(sizes) * graph.cells.like.element_size()

@@ -1,6 +1,7 @@
 """The engine with static cells and captured decode steps, run uncaptured: equal to the plain one.
 
-What only a GPU can show (capture, the drawing kernel) is checked by `tests/bench/engines.py`.
+What only a GPU can show is checked by `fst bench --only generation` (capture, agreement with the
+trainer) and `tests/bench/draw.py` (the drawing kernel).
 """
 
 import pytest

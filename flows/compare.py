@@ -3,7 +3,7 @@
     python -m flows.compare configs/tiny/demo.toml
 
 Runs that are not finished go on at their last checkpoint and finished ones are kept, unless
---fresh removes them first.
+--fresh replaces them.
 """
 
 import argparse
@@ -25,8 +25,9 @@ from rich.console import Console
 
 from flows.options import add_shared_options, told_as_a_sentence
 from flows.server import prefect_server
+from fst_core.cli_options import say
 from fst_core.config import RunConfig
-from fst_core.offline import remove_run
+from fst_core.offline import replaced
 from fst_core.preflight import preflight
 from fst_core.study import expand, run_folder
 from tasks.report import write_report
@@ -165,9 +166,8 @@ def run_command(
         check(planned)
         for config in planned:
             preflight(config)
-        for config in planned if args.fresh else ():
-            remove_run(run_folder(Path(args.runs), config))
-        with server(folder, watch, console), tags(planned[0].name):
+        old = [run_folder(Path(args.runs), config) for config in planned if args.fresh]
+        with replaced(old, say), server(folder, watch, console), tags(planned[0].name):
             try:
                 done = study_flow(
                     args.config, args.arms, args.seeds, args.jobs, tuple(args.set), args.runs,
@@ -186,7 +186,7 @@ def study_parser(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
     parser.add_argument("--jobs", type=int, help="runs at once; else the config's own")
-    parser.add_argument("--fresh", action="store_true", help="remove earlier runs and start again")
+    parser.add_argument("--fresh", action="store_true", help="replace earlier runs by new ones")
     add_shared_options(parser)
     return parser
 

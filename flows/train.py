@@ -17,7 +17,8 @@ from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
 from fst_core.interleave import FastPhase, remaining
 from fst_core.offline import holds_finished
-from fst_core.study import run_folder
+from fst_core.run_folder import forget_earlier
+from fst_core.study import end_with_parent, run_folder
 from tasks.phases import perform
 from tasks.runs import with_data
 from tasks.sessions import live_session
@@ -57,6 +58,7 @@ def cycles(config: RunConfig, folder: Path, track: bool) -> int:
     """Run every phase that is left; how often MLflow could not be used."""
     untracked = 0
     with live_session(config, folder) as session:
+        forget_earlier(folder)
         get_run_logger().info("%s: on from phase %d", folder, session.next_phase)
         for phase in remaining(session):
             record = perform(config.id, phase)
@@ -70,6 +72,7 @@ def cycles(config: RunConfig, folder: Path, track: bool) -> int:
 
 def main() -> None:
     """Command line of `python -m flows.train`."""
+    end_with_parent()
     parser = argparse.ArgumentParser(prog="python -m flows.train", description="Train one run.")
     parser.add_argument("config", help="TOML file")
     parser.add_argument("--arm", help="arm of the file, or a built-in one; else the file's own")

@@ -49,7 +49,9 @@ class State:
     ledger: Mapping[str, int]
     config_hash: str
     recent: tuple[Rollout, ...] = ()
-    """Slow rollouts that the next fast phase's reflection may read."""
+    """Slow rollouts that the next fast phase may read."""
+    problems: Mapping[str, Any] | None = None
+    """What the order of the problems to come depends on (`curriculum.problems.Problems`)."""
 
 
 def _sync_folder(folder: Path) -> None:

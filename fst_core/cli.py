@@ -8,9 +8,10 @@ import os
 import shlex
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,11 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fst_core.cli_data import data_app
+from fst_core.cli_methods import methods
 from fst_core.cli_options import ConfigFile, Overrides, err, out, say
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
+from fst_core.launch import launch, speaks
 from fst_core.quiet import settle_environment, settle_for
+from fst_core.study import end_with_parent
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
@@ -36,23 +40,35 @@ app = typer.Typer(
     help="A lab for Fast-Slow Training: prompt evolution and RL on weights, interleaved.",
 )
 app.add_typer(data_app, name="data")
+app.command()(methods)
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Read problems from pools in DIR.")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Remove an earlier run and start again.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run by a new one.")]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Keep out of MLflow.")]
+
+
+SILENT_SECONDS = 10.0
+"""Longest wait of a process that stays silent for the launcher to end it."""
 
 
 @app.callback()
 def settings(
+    context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of any error.")
     ] = False,
 ) -> None:
     """What holds for every command; `main` reads --debug itself."""
+    command = context.invoked_subcommand
+    if command != "run" and launch().size > 1:
+        raise ConfigError(
+            f"fst {command} is for one process (WORLD_SIZE = {launch().size}); start it without "
+            "torchrun or accelerate launch"
+        )
 
 
 @app.command()
@@ -74,21 +90,18 @@ def run(
 
     seeds = [] if seed is None else [f"seed={seed}"]
     resolved, _ = load_config(config, arm, [*_assignments(changes, data), *seeds])
-    if _processes() > 1 and not dry_run:
+    launched = launch()
+    if dry_run:
+        if launched.rank == 0:
+            _show_plan(resolved, launched.size)
+        return
+    if launched.size > 1:
         _run_on_ranks(resolved, runs, fresh, not no_track)
         return
     for note in preflight(resolved):
         say(f"note: {note}")
-    if dry_run:
-        _show_plan(resolved)
-        return
     settle_for(resolved)
     _run(resolved, runs, fresh, not no_track)
-
-
-def _processes() -> int:
-    """Processes that torchrun or accelerate launched for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> None:
@@ -109,17 +122,15 @@ def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> 
 def _run(
     resolved: RunConfig, runs: Path, fresh: bool, track: bool, ranks: "Ranks | None" = None
 ) -> None:
-    from fst_core.offline import execute, holds_finished, remove_run
+    from fst_core.offline import execute, holds_finished, replaced
     from fst_core.study import run_folder
 
     folder = run_folder(runs, resolved)
-    if fresh and remove_run(folder):
-        say(f"removed the earlier run in {folder}")
-    if holds_finished(folder, resolved):
-        say(f"{folder} is finished; --fresh would run it again")
-        _show_summary(folder)
-        return
-    with _resumable(f"{folder} is"):
+    with _resumable(f"{folder} is"), replaced([folder] if fresh else [], say):
+        if holds_finished(folder, resolved):
+            say(f"{folder} is finished; --fresh would run it again")
+            _show_summary(folder)
+            return
         tracker = execute(resolved, folder, out, say, track, ranks)
     _show_summary(folder)
     _tell_if_behind(tracker, folder)
@@ -140,7 +151,7 @@ def compare(
     no_track: NoTrack = False,
 ) -> None:
     """Run every arm with every seed, each in its own process, and report on them."""
-    from fst_core.offline import remove_run
+    from fst_core.offline import replaced
     from fst_core.preflight import preflight
     from fst_core.study import (
         expand,
@@ -156,13 +167,12 @@ def compare(
     planned, _ = expand(config, chosen, names, numbers)
     for one in planned:
         preflight(one)
-    folders = [run_folder(runs, one) for one in planned]
-    for folder in folders if fresh else []:
-        remove_run(folder)
-    with _resumable("The runs are"):
+    old = [run_folder(runs, one) for one in planned] if fresh else []
+    with _resumable("The runs are"), replaced(old, say):
         outcomes = run_study(config, chosen, names, numbers, jobs, runs, _relay, track=not no_track)
+        folders = [outcome.folder for outcome in outcomes]
+        begun = [folder for folder in folders if (folder / "journal.jsonl").exists()]
     failed = failures(outcomes)
-    begun = [outcome.folder for outcome in outcomes if (outcome.folder / "journal.jsonl").exists()]
     if begun:
         target = report_folder(runs, planned[0])
         _report(begun, target)
@@ -187,7 +197,7 @@ def report(
     """Tables, figures and one HTML page about runs."""
     from fst_core.study import find_runs
 
-    folders = find_runs(runs)
+    folders = find_runs(runs, say)
     _report(folders, target or _report_folder(folders))
 
 
@@ -212,7 +222,7 @@ def sync(runs: RunFolders) -> None:
 
     from fst_core.study import find_runs
 
-    folders = find_runs(runs)
+    folders = find_runs(runs, say)
     if importlib.util.find_spec("mlflow") is None:
         raise ConfigError("MLflow is not installed: pip install 'fst-lab[lab]'")
     from fst_core.tracking import sync as send
@@ -305,11 +315,19 @@ def _resumable(what: str) -> Iterator[None]:
         raise Interrupted(what) from error
 
 
-def _show_plan(config: RunConfig) -> None:
+def _show_plan(config: RunConfig, processes: int) -> None:
+    """What a run would do, or why it could not."""
     from fst_core.cost import cost_rows, estimate
     from fst_core.interleave import plan
+    from fst_core.preflight import preflight
     from fst_core.progress import units
 
+    for note in preflight(config):
+        say(f"note: {note}")
+    if processes > 1:
+        from fst_core.ranks import refuse_processes
+
+        refuse_processes(config, processes)
     out.print(config.model_dump_json(indent=2), markup=False, highlight=False, soft_wrap=True)
     cost, phases = estimate(config), plan(config)
     done = units(phases)
@@ -371,6 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: known errors become one sentence and exit code 1."""
     settle_environment()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped run closes its files
+    end_with_parent()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -384,9 +403,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sentence = sentence_for(error)
         if debug or sentence is None:
             traceback.print_exc()
-        else:
+        elif speaks():
             say(f"error: {sentence}")
+        else:
+            _wait_to_be_ended()
         sys.exit(1)
+
+
+def _wait_to_be_ended() -> None:
+    """Leave the first process of a launch the time to tell what all have found.
+
+    The launcher ends every process as soon as one has failed.
+    """
+    with suppress(KeyboardInterrupt):
+        time.sleep(SILENT_SECONDS)
 
 
 if __name__ == "__main__":

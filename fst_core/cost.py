@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fst_core.config import (
-    GepaConfig,
     HuggingFaceReflection,
-    NoFast,
     NoSlow,
     PolicyReflection,
     RunConfig,
@@ -26,15 +24,6 @@ from fst_core.policy.locate import cache_folder, locate
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 WEIGHTS_AND_ADAM = 3
 """Copies of the parameters in a checkpoint: weights and Adam's two moments, all of one type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Upper bounds of one fast phase."""
-
-    rollouts: int = 0
-    calls: int = 0
-    reflections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +57,11 @@ def estimate(config: RunConfig) -> Cost:
     """
     phases = plan(config)
     fast = [p for p in phases if isinstance(p, FastPhase)]
-    searches = [search_bounds(config, p.stop - p.start) for p in fast]
+    batch = config.loop.problems_per_step
+    searches = [config.fast.bounds((p.stop - p.start) * batch, config) for p in fast]
     looks = sum(isinstance(p, EvaluatePhase) for p in phases)
     steps = 0 if isinstance(config.slow, NoSlow) else config.loop.steps
-    slow = steps * config.loop.problems_per_step * config.loop.group_size
+    slow = steps * config.slow.rollouts(config)
     evaluation = _evaluation_rollouts(config, looks)
     searched = sum(s.rollouts for s in searches)
     reflected = _own_tokens(config) * sum(s.reflections for s in searches)
@@ -95,7 +85,7 @@ def estimate(config: RunConfig) -> Cost:
 def _evaluation_rollouts(config: RunConfig, looks: int) -> int:
     """Rollouts of `looks` evaluations; the first and last see more contexts, weights and suites."""
     settings = config.evaluation
-    contexts = 1 if isinstance(config.fast, NoFast) else 2
+    contexts = 2 if config.has_contexts else 1
     ends = min(2, looks)
     extra = ends + contexts if settings.ends and looks > 1 else ends * settings.ends
     look = len(tasks_of(config.environment)) * settings.problems * settings.samples
@@ -106,32 +96,9 @@ def _evaluation_rollouts(config: RunConfig, looks: int) -> int:
     return look * (looks * contexts + extra) + ends * suites
 
 
-def search_bounds(config: RunConfig, steps: int) -> Search:
-    """Most rollouts, engine calls and reflections of the fast phase before `steps` slow steps.
-
-    A search step costs at least its parents' minibatches, calls the engine three times at most
-    (parents, children, an accepted child's anchors), and only begins while its worst case fits.
-    """
-    fast = config.fast
-    if not isinstance(fast, GepaConfig):
-        return Search()
-    problems = min(fast.anchors, steps * config.loop.problems_per_step)
-    anchors = problems * fast.samples_per_anchor
-    if anchors > fast.metric_calls:
-        return Search()
-    minibatches = fast.proposals * fast.minibatch
-    spare = fast.metric_calls - anchors - (2 * minibatches + anchors)
-    rounds = 0 if spare < 0 else spare // minibatches + 1
-    rollouts = fast.metric_calls if rounds else anchors
-    per_round = 4 if _own_tokens(config) else 3  # the policy's own reflections are a call as well
-    return Search(rollouts, 1 + per_round * rounds, rounds * fast.proposals)
-
-
 def _own_tokens(config: RunConfig) -> int:
     """Most tokens of one reflection, where the policy itself writes it; else 0."""
-    if not isinstance(config.fast, GepaConfig):
-        return 0
-    reflection = config.fast.reflection
+    reflection = config.fast.writer
     return reflection.max_new_tokens if isinstance(reflection, PolicyReflection) else 0
 
 
@@ -190,9 +157,9 @@ def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
 
 
 def _reflecting(config: RunConfig) -> str:
-    if not isinstance(config.fast, GepaConfig):
+    reflection = config.fast.writer
+    if reflection is None:
         return ""
-    reflection = config.fast.reflection
     model = reflection.model if isinstance(reflection, HuggingFaceReflection) else ""
     return f" by {reflection.type} {model}".rstrip()
 

@@ -20,7 +20,22 @@ KNOWN_ERRORS = frozenset(
     }
 )
 """Errors whose message is a sentence for the user, by name: their modules may not be loaded."""
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS})
+DISK_ERRORS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    }
+)
+"""A full or read-only disk, or a path that is not what it should be."""
 OUT_OF_MEMORY = (
     "the GPU's memory is full: lower slow.micro_batch or slow.token_budget (training) or "
     "policy.batch_size (generation), then run the same command again; the last checkpoint is intact"

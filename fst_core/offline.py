@@ -1,11 +1,9 @@
 """The offline runner: one run in this process, watched, tracked and resumable, without Prefect."""
 
-import errno
-import fcntl
 import importlib.util
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,19 @@ from fst_core.interleave import plan, remaining, run_phase
 from fst_core.journal import Event
 from fst_core.progress import watched
 from fst_core.provenance import config_hash
-from fst_core.run_folder import RunMismatch, ended, read_config
+from fst_core.run_folder import (
+    EARLIER,
+    JOURNAL,
+    LOCK,
+    REMOVED,
+    RunMismatch,
+    ended,
+    forget_earlier,
+    lock,
+    read_config,
+    set_aside,
+    settle,
+)
 from fst_core.study import LOG
 
 if TYPE_CHECKING:
@@ -28,7 +38,8 @@ Say = Callable[[str], None]
 TRACKING_SHARE = 0.05
 """Most of a run's time that tracking may take between checkpoints."""
 RUN_FILES = frozenset(
-    {LOG, "lock", "journal.jsonl", "config.json", ".config.json", "checkpoints", ".mlflow.lock"}
+    {LOG, LOCK, JOURNAL, "config.json", ".config.json", "checkpoints", ".mlflow.lock"}
+    | {EARLIER, REMOVED}
 )
 """Everything a run writes into its folder; --fresh touches no folder that holds anything else."""
 NOT_INSTALLED = "MLflow is not installed, so this run is not tracked (pip install 'fst-lab[lab]')."
@@ -78,7 +89,13 @@ def make_tracker(folder: Path, wanted: bool, say: Say) -> Tracker | None:
 
 
 def holds_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether a folder holds a finished run of exactly this config."""
+    """Whether a folder holds a finished run of exactly this config.
+
+    Raises:
+        RunBusy: if another process is replacing the run.
+    """
+    if (folder / EARLIER).is_dir():
+        lock(folder).close()  # which puts a run back that a dead process was replacing
     path = folder / "config.json"
     if not path.is_file() or not ended(folder):
         return False
@@ -118,6 +135,8 @@ def execute(
             sink(event)
 
     with Session(config, folder, observe, ranks or ALONE) as session:
+        if forget_earlier(folder):
+            say(f"removed the earlier run in {folder}")
         if session.next_phase:
             left = len(plan(config)) - session.next_phase
             say(f"resuming {folder} after step {session.step_done}; {left} phases are left")
@@ -141,42 +160,53 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def remove_run(folder: Path) -> bool:
-    """Remove a run's folder so that the run starts afresh; its log stays.
+@contextmanager
+def replaced(folders: Sequence[Path], say: Say) -> Iterator[None]:
+    """Set earlier runs aside while new ones start in their folders; logs stay.
 
-    Returns:
-        Whether there was a run to remove.
+    A new run that opens removes the earlier one; where none has by the end of the block, the
+    earlier one is put back.
+
     Raises:
-        ConfigError: if the folder holds anything that no run wrote; or another process writes it.
+        ConfigError: if a folder holds anything that no run wrote.
+        RunBusy: if another process writes one.
     """
-    if not folder.exists():
-        return False
-    if not folder.is_dir():
+    for folder in folders:
+        _refuse_foreign(folder)
+    with ExitStack() as stack:
+        for folder in folders:
+            held = set_aside(folder, {LOG})
+            if held is not None:
+                stack.enter_context(held)
+                stack.callback(_end_start, folder, say)
+        yield
+
+
+def _end_start(folder: Path, say: Say) -> None:
+    if settle(folder):
+        say(f"the earlier run in {folder} is kept, since no new one started")
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise if a folder holds what --fresh must not touch.
+
+    Raises:
+        ConfigError: naming it.
+        RunBusy: if another process writes the folder.
+    """
+    if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--fresh: {folder} is a file; choose another --runs folder or name")
-    found = {path.name for path in folder.iterdir()}
-    if "lock" in found:
-        with (folder / "lock").open("a+") as lock:
-            _refuse_if_locked(lock.fileno(), folder)
-            return _remove(folder, found)
-    return _remove(folder, found)
-
-
-def _remove(folder: Path, found: set[str]) -> bool:
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
     foreign = sorted(found - RUN_FILES)
-    if "config.json" in found and "journal.jsonl" not in found and not _begun_by_us(folder):
+    if LOCK in found and not foreign:
+        lock(folder).close()
+    if "config.json" in found and JOURNAL not in found and not _begun_by_us(folder):
         foreign = ["config.json"]
     if foreign:
         raise ConfigError(
             f"--fresh: {folder} holds {foreign[0]!r}, which is no part of a run, so nothing was "
             "removed; choose another --runs folder or name"
         )
-    for name in found - {LOG, "lock"}:
-        path = folder / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    return not found <= {LOG, "lock"}
 
 
 def _begun_by_us(folder: Path) -> bool:
@@ -187,14 +217,3 @@ def _begun_by_us(folder: Path) -> bool:
         return "loop" in read_config(folder)
     except RunMismatch:
         return False
-
-
-def _refuse_if_locked(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise ConfigError(
-            f"--fresh: {folder} is being written by another process; stop it first"
-        ) from error

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 
-from fst_core.config import HubPolicy, HuggingFaceReflection, NoFast, RunConfig
+from fst_core.config import HubPolicy, HuggingFaceReflection, RunConfig
 
 ENVIRONMENT = {
     # Idle OpenMP threads sleep instead of spinning: runs share the cores of one machine.
@@ -61,9 +61,7 @@ def settle_for(config: RunConfig) -> None:
 
 def needs_hub(config: RunConfig) -> bool:
     """Whether a run may have to fetch a model: false for the policies that come as packages."""
-    reflects = not isinstance(config.fast, NoFast) and isinstance(
-        config.fast.reflection, HuggingFaceReflection
-    )
+    reflects = isinstance(config.fast.writer, HuggingFaceReflection)
     return reflects or isinstance(config.policy, HubPolicy)
 
 

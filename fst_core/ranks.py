@@ -31,12 +31,13 @@ from fst_core.config import NoSlow, RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.environments.tasks import Tasks
 from fst_core.failures import sentence_for
+from fst_core.launch import Launch, launch
 from fst_core.policy.base import Sampling, TokenScores, refuse_too_long
 from fst_core.policy.language_model import LanguageModelPolicy, pick_device
 from fst_core.randomness import set_seeds
-from fst_core.records import Completion, Population
+from fst_core.records import Completion, Population, Problem
 from fst_core.run_folder import final_weights
-from fst_core.slow.base import SlowPart, StepReport
+from fst_core.slow.base import SlowPart, SlowTools, StepReport
 from fst_core.slow.registry import make_slow
 
 COMMANDS_TIMEOUT = timedelta(days=30)
@@ -155,12 +156,14 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
     """The ranks of a launch, with their process group; a process alone where none was launched.
 
     Raises:
-        ConfigError: if the run cannot be split over so many processes.
+        ConfigError: if the run cannot be split over so many processes, or what the launcher says
+            of them cannot be read.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    launched = launch()
+    if launched.size == 1:
         yield ALONE
         return
-    ranks = _connect(config)
+    ranks = _connect(config, launched)
     try:
         if ranks.rank == 0:
             refuse_processes(config, ranks.size)
@@ -171,10 +174,16 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
     ranks.leave()
 
 
-def _connect(config: RunConfig) -> Ranks:
+def _connect(config: RunConfig, launched: Launch) -> Ranks:
     device = pick_device(config.policy.device)
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        present = torch.cuda.device_count()
+        if launched.local_rank >= present:
+            raise ConfigError(
+                f"LOCAL_RANK = {launched.local_rank}, but this host has {present} GPUs; launch at "
+                "most one process for each"
+            )
+        torch.cuda.set_device(launched.local_rank)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store, rank, size = next(dist.rendezvous("env://"))
     dist.init_process_group(
@@ -209,11 +218,10 @@ def refuse_processes(config: RunConfig, size: int) -> None:
             "processes; launch a number of processes that divides it"
         )
     rows = loop.problems_per_step * loop.group_size // size
-    if not config.slow.token_budget and rows % min(config.slow.micro_batch, rows):
-        raise ConfigError(
-            f"slow.micro_batch = {config.slow.micro_batch} does not divide the {rows} rollouts "
-            f"that each of {size} processes trains on"
-        )
+    try:
+        config.slow.refuse_rows(rows, f"that each of {size} processes trains on")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def first_weights(config: RunConfig, folder: Path) -> Path | None:
@@ -241,10 +249,8 @@ class Learner:
 
     def build(self) -> None:
         """Make the slow part."""
-        config = self.config
-        self.slow = make_slow(
-            config.slow, config.loop, self.policy, self.tasks, self.tasks.train, config.seed
-        )
+        tools = SlowTools(self.config, self.policy, self.tasks)
+        self.slow = make_slow(self.config.slow, tools)
 
     def generate(
         self,
@@ -270,10 +276,10 @@ class Learner:
         assert self.slow is not None
         self.slow.open(checkpoint)
 
-    def step(self, population: Population) -> StepReport:
+    def step(self, population: Population, problems: Sequence[Problem]) -> StepReport:
         """See `slow.base.SlowPart`; every rank takes the step, on its share of the rows."""
         assert self.slow is not None
-        return self.slow.step(population)
+        return self.slow.step(population, problems)
 
     def save(self, folder: Path) -> None:
         """See `slow.base.SlowPart`; rank 0 writes."""
@@ -347,9 +353,9 @@ class SharedSlow:
         """Every rank reads the checkpoint."""
         self.learner.do("open", checkpoint)
 
-    def step(self, population: Population) -> StepReport:
-        """One optimizer step on all ranks, under the population of rank 0."""
-        report: StepReport = self.learner.do("step", population)
+    def step(self, population: Population, problems: Sequence[Problem]) -> StepReport:
+        """One optimizer step on all ranks, on the problems and population of rank 0."""
+        report: StepReport = self.learner.do("step", population, list(problems))
         return report
 
     def save(self, folder: Path) -> None:

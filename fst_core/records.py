@@ -92,6 +92,8 @@ class Population:
 
     contexts: tuple[Context, ...]
     scores: tuple[tuple[float, ...], ...] = ()
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """What its fast part needs to know again in the next cycle (ratings, counters): plain JSON."""
 
     @property
     def best(self) -> Context:
@@ -141,6 +143,7 @@ def population_from_json(data: Mapping[str, Any]) -> Population:
     return Population(
         tuple(context_from_json(c) for c in data["contexts"]),
         tuple(tuple(row) for row in data["scores"]),
+        data.get("memory", {}),
     )
 
 
@@ -155,19 +158,24 @@ def problem_from_json(data: Mapping[str, Any]) -> Problem:
     )
 
 
+def completion_from_json(data: Mapping[str, Any]) -> Completion:
+    """Inverse of `to_json` for a Completion."""
+    return Completion(
+        tuple(data["token_ids"]),
+        tuple(data["logprobs"]),
+        data["text"],
+        StopReason(data["stop_reason"]),
+        data["prompt_tokens"],
+    )
+
+
 def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
     """Inverse of `to_json` for a Rollout."""
-    done, verdict = data["completion"], data["verdict"]
+    verdict = data["verdict"]
     return Rollout(
         data["problem_id"],
         data["context_id"],
-        Completion(
-            tuple(done["token_ids"]),
-            tuple(done["logprobs"]),
-            done["text"],
-            StopReason(done["stop_reason"]),
-            done["prompt_tokens"],
-        ),
+        completion_from_json(data["completion"]),
         Verdict(verdict["reward"], tuple(verdict["feedback"]), verdict["subscores"]),
         data["policy_version"],
         data["question"],

@@ -88,10 +88,10 @@ def judged(
     return Rollout(problem.id, context.id, done, verdict, version, problem.text)
 
 
-def readable(rollouts: Iterable[Rollout], version: int, most: int) -> tuple[Rollout, ...]:
+def readable(rollouts: Iterable[Rollout], version: int, most: int | None) -> tuple[Rollout, ...]:
     """Rollouts at most `most` versions of the weights old, without tokens: for reading alone."""
     return tuple(
         replace(r, completion=replace(r.completion, token_ids=(), logprobs=()))
         for r in rollouts
-        if version - r.policy_version <= most
+        if most is None or version - r.policy_version <= most
     )

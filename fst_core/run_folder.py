@@ -1,8 +1,15 @@
-"""The folder of a run: one writer at a time, one config for good."""
+"""The folder of a run: one writer at a time, one config for good, and how a run is begun afresh.
+
+A run that is begun afresh replaces an earlier one, which waits in a folder inside until the new one
+is open. Only renames move it, its journal first on the way out and last on the way back, so that a
+process killed at any point leaves one whole run behind: whoever locks the folder next finishes it.
+"""
 
 import fcntl
 import json
 import os
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,6 +18,10 @@ from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.journal import effective, read_events
 from fst_core.provenance import config_hash
+
+LOCK, JOURNAL = "lock", "journal.jsonl"
+EARLIER, REMOVED = ".earlier", ".removed"
+"""Folders inside: the run that a fresh one is about to replace, and the rest of replaced ones."""
 
 
 class RunBusy(RuntimeError):
@@ -24,16 +35,27 @@ class RunMismatch(RuntimeError):
 def lock(folder: Path) -> TextIO:
     """Hold a run folder, made if need be, for this process until the returned file is closed.
 
+    An earlier run that a dead process was about to replace is put back.
+
     Raises:
         RunBusy: if another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("a+")
+    file = _hold(folder / LOCK, folder)
+    try:
+        _recover(folder)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _hold(path: Path, folder: Path) -> TextIO:
+    file = path.open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
+        owner = _owner(path)
         file.close()
         raise RunBusy(
             f"{folder} is being written by another process (pid {owner}); wait for it or stop it"
@@ -42,6 +64,87 @@ def lock(folder: Path) -> TextIO:
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def _owner(path: Path) -> str:
+    return path.read_text().strip() or "unknown"
+
+
+def _recover(folder: Path) -> None:
+    """End what a dead process began; a living one is this process, its parent, or in the way."""
+    shutil.rmtree(folder / REMOVED, ignore_errors=True)
+    owner = folder / EARLIER / LOCK
+    if not owner.parent.is_dir():
+        return
+    try:
+        with _hold(owner, folder):
+            settle(folder)
+    except RunBusy:
+        if _owner(owner) not in (str(os.getpid()), str(os.getppid())):
+            raise
+
+
+def set_aside(folder: Path, kept: Collection[str]) -> TextIO | None:
+    """Make room for a new run in a folder; `forget_earlier` or `settle` ends it.
+
+    Args:
+        kept: names of files that stay where they are.
+    Returns:
+        What holds the earlier run for this process and its children until it is closed; None
+        where there was no run.
+    Raises:
+        RunBusy: if another process holds the folder.
+    """
+    if not folder.is_dir():
+        return None
+    with lock(folder):
+        names = {path.name for path in folder.iterdir()} - {*kept, LOCK}
+        if not names:
+            return None
+        (folder / EARLIER).mkdir()
+        held = _hold(folder / EARLIER / LOCK, folder)
+        for name in sorted(names, key=lambda name: name != JOURNAL):
+            (folder / name).rename(folder / EARLIER / name)
+    return held
+
+
+def forget_earlier(folder: Path) -> bool:
+    """Remove the run that a fresh one, now open, has replaced; whether there was one."""
+    if not (folder / EARLIER).is_dir():
+        return False
+    (folder / EARLIER).rename(folder / REMOVED)  # at once: a part of a run is none
+    shutil.rmtree(folder / REMOVED, ignore_errors=True)  # whoever locks the folder next goes on
+    return True
+
+
+def settle(folder: Path) -> bool:
+    """End a fresh start: put the earlier run back, unless the new one has got beyond its start.
+
+    Returns:
+        Whether an earlier run was put back.
+    """
+    earlier = folder / EARLIER
+    if not earlier.is_dir():
+        return False
+    journal = folder / JOURNAL
+    if journal.exists() and journal.read_bytes().count(b"\n") > 1:  # more than how it began
+        return not forget_earlier(folder)
+    names = {path.name for path in earlier.iterdir()} - {LOCK}
+    if names and JOURNAL not in names:
+        journal.unlink(missing_ok=True)
+    for name in sorted(names, key=lambda name: name == JOURNAL):
+        remove(folder / name)
+        (earlier / name).rename(folder / name)
+    shutil.rmtree(earlier)
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def refuse_other_config(folder: Path, config: RunConfig) -> None:
@@ -67,8 +170,8 @@ def ended(folder: Path) -> bool:
     return bool(events) and events[-1]["kind"] == "end"
 
 
-def final_weights(folder: Path) -> Path | None:
-    """Folder of a finished run's last weights; None where it never changed the base model's.
+def final_checkpoint(folder: Path) -> Path:
+    """The last checkpoint of a finished run.
 
     Raises:
         ConfigError: if there is no such run, or it has not ended, or its checkpoint is gone.
@@ -80,10 +183,19 @@ def final_weights(folder: Path) -> Path | None:
     checkpoints = list_checkpoints(folder / "checkpoints")
     if not checkpoints:
         raise ConfigError(f"start_from: {folder} holds no checkpoint to start from")
-    weights = checkpoints[-1] / "slow"
-    if read_state(checkpoints[-1]).step and read_config(folder)["slow"]["type"] != "none":
-        check_slow(checkpoints[-1])
-        return weights
+    return checkpoints[-1]
+
+
+def final_weights(folder: Path) -> Path | None:
+    """Folder of a finished run's last weights; None where it never changed the base model's.
+
+    Raises:
+        ConfigError: see `final_checkpoint`.
+    """
+    checkpoint = final_checkpoint(folder)
+    if read_state(checkpoint).step and read_config(folder)["slow"]["type"] != "none":
+        check_slow(checkpoint)
+        return checkpoint / "slow"
     return None
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,15 +19,16 @@ from fst_core.checkpoint import (
     write_checkpoint,
 )
 from fst_core.config import (
-    GepaConfig,
     NoFast,
     PolicyReflection,
     RunConfig,
     SequenceConfig,
     SuiteConfig,
 )
+from fst_core.config.model import ConfigError
+from fst_core.curriculum.problems import Problems
 from fst_core.evaluation.reward import Evaluation, evaluate
-from fst_core.fast.base import FastPart
+from fst_core.fast.base import Evolution, FastPart, FastTools
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Journal
 from fst_core.policy.base import ContextTooLong, Sampler, Sampling
@@ -37,13 +38,14 @@ from fst_core.ranks import ALONE, Learner, Ranks, SharedPolicy, SharedSlow
 from fst_core.records import (
     Completion,
     Context,
+    Population,
     Problem,
     Rollout,
     seeded,
     to_json,
 )
 from fst_core.rollouts import Pair, messages_for, readable, roll_out
-from fst_core.run_folder import keep_config, lock, refuse_other_config
+from fst_core.run_folder import final_checkpoint, keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart
 
 PROBLEMS_MEASURED = 256
@@ -72,7 +74,7 @@ class Ledger:
         """Count rollouts and generated tokens: of slow, fast, evaluation or reflection."""
         setattr(self, f"{loop}_rollouts", getattr(self, f"{loop}_rollouts") + rollouts)
         setattr(self, f"{loop}_tokens", getattr(self, f"{loop}_tokens") + tokens)
-        self.generate_calls += 1
+        self.generate_calls += rollouts > 0
 
 
 @dataclass
@@ -112,7 +114,7 @@ class Session:
         self.seconds = Seconds()
         self.next_phase = 0
         self.step_done = 0
-        self.population = seeded(config.contexts.seed, config.population_size)
+        self.population = first_population(config, folder)
         self.recent: tuple[Rollout, ...] = ()
 
     def __enter__(self) -> Self:
@@ -140,6 +142,7 @@ class Session:
         learner = Learner(self.ranks, config, self.folder)
         several = self.ranks.size > 1
         self.tasks = learner.tasks
+        self.problems = Problems(config, self.tasks)
         self.policy = SharedPolicy(learner) if several else learner.policy
         self.held_out = [
             problem
@@ -153,16 +156,16 @@ class Session:
             self.slow = SharedSlow(learner)
         self.fast: FastPart | None = None
         if not isinstance(config.fast, NoFast):
-            self.fast = make_fast(
-                config.fast,
-                roll_out=self._fast_roll_out,
-                solve=self.tasks.solution,
-                chat=self._chat,
-                run_seed=config.seed,
-                size=config.population_size,
-                max_tokens=min(config.contexts.max_tokens, room),
-                count_tokens=self.policy.count_tokens,
+            tools = FastTools(
+                self._fast_roll_out,
+                self.tasks.solution,
+                self._chat,
+                config.seed,
+                config.population_size,
+                min(config.contexts.max_tokens, room),
+                self.policy.count_tokens,
             )
+            self.fast = make_fast(config.fast, tools)
 
     def _room_for_context(self) -> int:
         """Tokens the window leaves for a context, beside a completion and the longest problem seen.
@@ -178,7 +181,9 @@ class Session:
         if seed > room:
             raise ContextTooLong(
                 f"contexts.seed has {seed} tokens, but the model's window of {self.policy.window} "
-                f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens"
+                f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens = "
+                f"{self.policy.sampling.max_new_tokens}; lower policy.max_new_tokens, or shorten "
+                "contexts.seed or the problems"
             )
         return room
 
@@ -202,6 +207,8 @@ class Session:
             self.population, self.next_phase = state.population, state.next_phase
             self.step_done, self.recent = state.step, state.recent
             self.ledger = Ledger(**state.ledger)
+            if state.problems is not None:
+                self.problems.restore(state.problems)
             if state.step and self.slow:
                 check_slow(checkpoints[-1])
                 weights = checkpoints[-1] / "slow"
@@ -230,28 +237,32 @@ class Session:
         """Fast phase: a better population for slow steps [start, stop)."""
         assert self.fast is not None
         began = time.perf_counter()
-        batch = self.config.loop.problems_per_step
-        problems = list(map(self.tasks.train, range(start * batch, stop * batch)))
+        problems = self.problems.between(start, stop)
         if self._is_told_of_switch(start):
             self.population = seeded(self.config.contexts.seed, self.config.population_size)
             self.recent = ()
         set_seeds(self.config.seed, "fast", cycle)
         evolution = self.fast.evolve(self.population, problems, cycle, self.recent)
         self.population = evolution.population
+        if self.config.fast.reads is None:
+            self.recent = ()
         took = time.perf_counter() - began
         self.seconds.fast += took
-        fields = {"cycle": cycle, "step": start, "evolution": to_json(evolution), "seconds": took}
+        fields = {"cycle": cycle, "step": start, "evolution": shown(evolution), "seconds": took}
         self._record("fast", {**fields, "ledger": asdict(self.ledger)})
 
     def step(self) -> None:
         """One slow step."""
         assert self.slow is not None
         began = time.perf_counter()
-        report = self.slow.step(self.population)
-        self._count("slow", [r.completion for r in report.rollouts])
+        problems = self.problems.between(self.step_done, self.step_done + 1)
+        report = self.slow.step(self.population, problems)
+        if report.rollouts:
+            self._count("slow", [r.completion for r in report.rollouts])
         self.step_done = report.step
-        reuse = self.config.fast.reuse if isinstance(self.config.fast, GepaConfig) else 0
-        self.recent = readable((*self.recent, *report.rollouts), report.step, reuse)
+        self.problems.observe(report.step, report.rollouts)
+        reads = self.config.fast.reads
+        self.recent = readable((*self.recent, *report.rollouts), report.step, reads)
         took = time.perf_counter() - began
         self.seconds.slow += took
         fields = {"step": report.step, "metrics": dict(report.metrics), "seconds": took}
@@ -268,7 +279,7 @@ class Session:
         """
         settings, steps = self.config.evaluation, self.config.loop.steps
         contexts = {"seed": Context(self.config.contexts.seed)}
-        if self.fast is not None:
+        if self.config.has_contexts:
             contexts["best"] = self.population.best
         ends = step in (0, steps)
         bare = {"none": NO_CONTEXT} if ends and settings.ends else {}
@@ -346,6 +357,7 @@ class Session:
             asdict(self.ledger),
             config_hash(self.config.model_dump(mode="json")),
             self.recent,
+            self.problems.state(),
         )
         save_slow = self.slow.save if self.slow else None
         root = self.folder / "checkpoints"
@@ -395,8 +407,7 @@ class Session:
         self, messages: Sequence[Sequence[Mapping[str, str]]], seeds: Sequence[int]
     ) -> list[str]:
         """Texts the policy itself writes, for `reflection.type = "policy"`."""
-        assert isinstance(self.config.fast, GepaConfig)
-        settings = self.config.fast.reflection
+        settings = self.config.fast.writer
         assert isinstance(settings, PolicyReflection)
         sampling = Sampling(settings.temperature, settings.max_new_tokens)
         prompts = [self.policy.prompt_ids(m) for m in messages]
@@ -405,6 +416,8 @@ class Session:
         return [c.text for c in done]
 
     def _sample(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> None:
+        if not rollouts:  # trained on given answers
+            return
         # A little more than a quarter apart, so that the sample meets different context slots.
         apart = len(rollouts) // SAMPLE_ROLLOUTS
         apart += max(1, self.config.loop.group_size // SAMPLE_ROLLOUTS)
@@ -430,3 +443,26 @@ class Session:
         event = self.journal.append(kind, fields)
         if self.observer is not None:
             self.observer(event)
+
+
+def first_population(config: RunConfig, folder: Path) -> Population:
+    """The population before the first fast phase: K times the seed, or another run's last.
+
+    Raises:
+        ConfigError: if the run it comes from is not there, or its population has another size.
+    """
+    size, start = config.population_size, config.contexts.start_from
+    if start is None:
+        return seeded(config.contexts.seed, size)
+    contexts = read_state(final_checkpoint(folder.parent.parent / start)).population.contexts
+    if len(contexts) != size:
+        raise ConfigError(
+            f"contexts.size = {size}, but the population of {start} (contexts.start_from) has "
+            f"{len(contexts)} contexts; set the one to the other"
+        )
+    return Population(contexts)
+
+
+def shown(evolution: Evolution) -> dict[str, Any]:
+    """An evolution for the journal: without the fast part's own memory, which checkpoints keep."""
+    return to_json(replace(evolution, population=replace(evolution.population, memory={})))

@@ -4,6 +4,8 @@ A run's output goes to log.txt in its folder. A run that fails stops no other; o
 interrupted goes on at its last checkpoint when the study is started again.
 """
 
+import ctypes
+import fcntl
 import importlib.util
 import json
 import os
@@ -19,8 +21,12 @@ from typing import Any, BinaryIO
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
+from fst_core.run_folder import RunBusy
 
 LOG = "log.txt"
+PARENT = "FST_PARENT_PID"
+"""Variable that tells a run's process which study started it."""
+PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 20.0
 """Time an interrupted run has to close its files before it is killed."""
@@ -112,19 +118,28 @@ def is_run_folder(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("journal.jsonl", "config.json"))
 
 
-def find_runs(paths: Iterable[Path]) -> list[Path]:
+def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Run folders among the paths, and those right below a path that is a study's folder.
 
+    Args:
+        say: told of every path that holds no run, where another does.
     Raises:
-        ConfigError: if a path holds no run.
+        ConfigError: if a path does not exist, or none holds a run.
     """
     found: list[Path] = []
+    without: list[Path] = []
     for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no run here: no such folder")
         inside = sorted(path.iterdir()) if path.is_dir() else []
         runs = [path] if is_run_folder(path) else [p for p in inside if is_run_folder(p)]
-        if not runs:
-            raise ConfigError(f"{path}: no run here (a run's folder holds journal.jsonl)")
         found += runs
+        without += [] if runs else [path]
+    if not found:
+        names = ", ".join(map(str, without))
+        raise ConfigError(f"{names}: no run here (a run's folder holds journal.jsonl)")
+    for path in without:
+        say(f"warning: {path} is left out: no run here")
     return list(dict.fromkeys(found))
 
 
@@ -192,6 +207,8 @@ class Child:
         self.began = self.seconds = 0.0
         self.offset = self.shown = 0
         self.rest = b""
+        self.refused = ""
+        """Why it could not be started; empty where it was."""
 
     def start(self) -> None:
         """Start the process; `stop_all` is its one end."""
@@ -203,18 +220,22 @@ class Child:
         command = [sys.executable, "-m", "fst_core.cli", *self.arguments]
         self.began = time.monotonic()
         with log.open("ab") as output:
-            self.process = spawn(command, output, environment)
+            try:
+                self.process = spawn(command, output, environment)
+            except RunBusy as error:
+                self.refused = str(error)
 
     def ended(self) -> bool:
         """Whether the process is over; remembers how long it took."""
-        assert self.process is not None
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             return False
         self.seconds = self.seconds or time.monotonic() - self.began
         return True
 
     def relay(self, on_line: OnLine) -> None:
         """Pass on the whole lines written since the last time."""
+        if self.refused:
+            return
         with (self.folder / LOG).open("rb") as log:
             log.seek(self.shown)
             data = log.read()
@@ -225,6 +246,8 @@ class Child:
 
     def outcome(self) -> Outcome:
         """How the run ended."""
+        if self.refused:
+            return Outcome(self.config.id, self.folder, 1, 0.0, self.refused)
         assert self.process is not None
         code = self.process.returncode
         reason = "" if code == 0 else self._reason(code)
@@ -245,15 +268,37 @@ class Child:
 def spawn(
     command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Start a run's process in a session of its own, out of reach of the terminal's Ctrl-C."""
+    """Start a run's process in a session of its own, out of reach of the terminal's Ctrl-C.
+
+    It ends when this process does (see `end_with_parent`), and holds its log until then, so that
+    the last line of a log is of one process.
+
+    Raises:
+        RunBusy: if the process of another study writes that log.
+    """
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        folder = Path(os.fsdecode(output.name)).parent
+        raise RunBusy(f"another study runs {folder}; wait for it or stop it") from error
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **environment},
+        env={**os.environ, **environment, PARENT: str(os.getpid())},
         start_new_session=True,
     )
+
+
+def end_with_parent() -> None:
+    """Have Linux end this process, as Ctrl-C would, when the study that started it is gone."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it was gone before
+        sys.exit(f"the study that started this run (pid {parent}) is gone")
 
 
 def stop_all(children: Iterable[Child]) -> None:

@@ -23,8 +23,9 @@ def tiny_config(**tables: Any) -> RunConfig:
     data = dict(TINY)
     for name, change in tables.items():
         old = data.get(name)
-        keep = isinstance(old, dict) and isinstance(change, dict) and "type" not in change
-        data[name] = {**old, **change} if keep else change
+        if isinstance(old, dict) and isinstance(change, dict) and "type" not in change:
+            change = {**old, **change}
+        data[name] = change
     if data["slow"].get("type") == "cispo":
         batch = data["loop"]["problems_per_step"] * data["loop"]["group_size"]
         data["slow"] = {"micro_batch": batch, **data["slow"]}

@@ -20,6 +20,7 @@ import gepa
 from fst_core.bench.timing import Table, interleaved
 from fst_core.config import GepaConfig, RunConfig
 from fst_core.environments.tasks import Tasks
+from fst_core.fast.base import FastTools
 from fst_core.fast.gepa import Silence
 from fst_core.fast.registry import make_fast
 from fst_core.policy.language_model import LanguageModelPolicy
@@ -137,16 +138,16 @@ def bench_evolution(config: RunConfig, repeats: int = 3) -> tuple[Table, dict[st
     generate_calls: list[int] = []
 
     def ours() -> None:
-        part = make_fast(
-            fast,
-            roll_out=lambda pairs, seeds: roll_out(policy, tasks, pairs, seeds),
-            solve=tasks.solution,
-            chat=lambda *_: [],
-            run_seed=0,
-            size=config.contexts.size,
-            max_tokens=config.contexts.max_tokens,
-            count_tokens=policy.count_tokens,
+        tools = FastTools(
+            lambda pairs, seeds: roll_out(policy, tasks, pairs, seeds),
+            tasks.solution,
+            lambda *_: [],
+            0,
+            config.contexts.size,
+            config.contexts.max_tokens,
+            policy.count_tokens,
         )
+        part = make_fast(fast, tools)
         start = seeded(config.contexts.seed, config.contexts.size)
         found = part.evolve(start, problems, 0, ())
         spent["our fast phase"].append(found.metric_calls)

@@ -8,11 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from fst_core.bench.timing import Table, interleaved
-from fst_core.policy.base import Engine, Sampling
+from fst_core.policy.base import Engine, Sampling, sampling_dtype
 from fst_core.policy.graph_engine import GraphEngine, why_not
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.transformers_engine import TransformersEngine, left_pad, looking
-from fst_core.policy.vllm_engine import sampling_dtype
 
 CONTEXT = "You add numbers. Think of the digits one by one. "
 

@@ -15,7 +15,7 @@ from fst_core.bench.generation import bench_generation, bench_sync
 from fst_core.bench.parts import bench_parts, shares
 from fst_core.bench.timing import Table
 from fst_core.bench.training import bench_steps
-from fst_core.config import CispoConfig, GepaConfig, RunConfig
+from fst_core.config import GepaConfig, PolicyGradient, RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.policy.language_model import LanguageModelPolicy
 
@@ -61,7 +61,7 @@ def bench(
 
 def _refuse_missing_parts(config: RunConfig, wanted: Sequence[str]) -> None:
     for name, missing in (
-        ("step", not isinstance(config.slow, CispoConfig)),
+        ("step", not isinstance(config.slow, PolicyGradient)),
         ("fast", not isinstance(config.fast, GepaConfig)),
     ):
         if missing and name in wanted:

@@ -10,11 +10,13 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOTrainer
 
 from fst_core.bench.timing import Table, drain
-from fst_core.config import CispoConfig, RunConfig
+from fst_core.config import PolicyGradient, RunConfig
+from fst_core.curriculum.problems import Problems
 from fst_core.environments.tasks import Tasks
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.records import seed_of, seeded
-from fst_core.slow.cispo import CispoSlow, grpo_config
+from fst_core.slow.base import SlowTools
+from fst_core.slow.group import GroupSlow, grpo_config
 
 WARMUPS = 3
 """Steps at the start of each trainer that are not counted."""
@@ -70,7 +72,7 @@ def plain_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) ->
 
     times = StepTimes()
     with tempfile.TemporaryDirectory() as folder:
-        assert isinstance(config.slow, CispoConfig)
+        assert isinstance(config.slow, PolicyGradient)
         trainer = PlainTrainer(
             model=policy.model,
             reward_funcs=reward,
@@ -87,16 +89,17 @@ def plain_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) ->
 
 def our_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) -> list[float]:
     """Seconds of each of the lab's slow steps with the seed context in all K slots."""
-    assert isinstance(config.slow, CispoConfig)
-    slow = CispoSlow(config.slow, config.loop, policy, tasks, tasks.train, 0)
+    assert isinstance(config.slow, PolicyGradient)
+    slow = GroupSlow(config.slow, SlowTools(config, policy, tasks))
     population = seeded(config.contexts.seed, config.contexts.size)
-    seconds = []
+    stream, seconds = Problems(config, tasks), []
     try:
         slow.open(None)
-        for _ in range(config.loop.steps):
+        for step in range(config.loop.steps):
+            problems = stream.between(step, step + 1)
             drain()
             began = time.perf_counter()
-            slow.step(population)
+            slow.step(population, problems)
             drain()
             seconds.append(time.perf_counter() - began)
     finally:

@@ -1,5 +1,6 @@
 """Where problems come from and how an answer is judged."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -87,17 +88,49 @@ class SequenceConfig(ConfigModel):
 
     @model_validator(mode="after")
     def check_names(self) -> Self:
-        names = [environment_name(task) for task in self.tasks]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two tasks are named {twice[0]!r}; give each a name of its own")
+        refuse_twins(self.tasks)
+        return self
+
+
+class MixtureConfig(ConfigModel):
+    """Several tasks at once, their problems in turn; each is evaluated on its own."""
+
+    type: Literal["mixture"] = "mixture"
+    name: str = "mixture"
+    """Name of the mixture; its tasks have names of their own."""
+    tasks: tuple[TaskConfig, ...] = Field(min_length=2)
+    """The tasks, each once; a curriculum may go through them in this order."""
+    weights: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = ()
+    """Problems of each task in one round of the stream; empty gives one each. [2, 1] makes two of
+    three problems the first task's."""
+
+    @model_validator(mode="after")
+    def check_tasks(self) -> Self:
+        refuse_twins(self.tasks)
+        if self.weights and len(self.weights) != len(self.tasks):
+            raise ValueError(
+                f"weights has {len(self.weights)} entries for {len(self.tasks)} tasks; give one "
+                "whole number a task, or none"
+            )
         return self
 
 
 EnvironmentConfig = Annotated[
-    DirectivesConfig | ReasoningGymConfig | JsonlConfig | SequenceConfig,
+    DirectivesConfig | ReasoningGymConfig | JsonlConfig | SequenceConfig | MixtureConfig,
     Field(discriminator="type"),
 ]
+
+
+def refuse_twins(tasks: Sequence[TaskConfig]) -> None:
+    """Refuse tasks that share a name, which tables and pools would mix up.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    names = [environment_name(task) for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two tasks are named {twice[0]!r}; give each a name of its own")
 
 
 def environment_name(config: TaskConfig) -> str:
@@ -108,5 +141,7 @@ def environment_name(config: TaskConfig) -> str:
 
 
 def tasks_of(config: EnvironmentConfig) -> tuple[TaskConfig, ...]:
-    """The tasks a run trains on, in order; one for all but sequences."""
-    return config.tasks if isinstance(config, SequenceConfig) else (config,)
+    """The tasks a run trains on, in order; one for all but sequences and mixtures."""
+    if isinstance(config, SequenceConfig | MixtureConfig):
+        return config.tasks
+    return (config,)

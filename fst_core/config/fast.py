@@ -1,10 +1,14 @@
 """How contexts evolve: the fast weights."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from fst_core.config.method import FastSettings, Search
 from fst_core.config.model import ConfigModel
+
+if TYPE_CHECKING:
+    from fst_core.config.run import RunConfig
 
 
 class RulesReflection(ConfigModel):
@@ -74,14 +78,25 @@ ReflectionConfig = Annotated[
 ]
 
 
-class NoFast(ConfigModel):
-    """Contexts stay as they are: the seed context only."""
+class NoFast(FastSettings):
+    """No fast part: contexts stay as they are.
+
+    Cost: none.
+    """
 
     type: Literal["none"] = "none"
 
 
-class GepaConfig(ConfigModel):
-    """GEPA (arXiv 2507.19457) over the anchor problems of the coming cycle."""
+class GepaConfig(FastSettings):
+    """GEPA, reflective prompt evolution with a Pareto frontier (arXiv 2507.19457; in FST's place).
+
+    A phase scores the population on the anchors, the first of the coming cycle's problems, under
+    the current weights. A search step draws parents from the frontier, has the reflection write a
+    child of each from its rollouts and feedback on a minibatch, and scores on the anchors the child
+    that gained most over its parent there. The K best of the frontier are the next population.
+
+    Cost: at most metric_calls rollouts a phase, and a reflection for every proposal.
+    """
 
     type: Literal["gepa"] = "gepa"
     metric_calls: int = Field(256, ge=0, le=100_000_000)
@@ -94,6 +109,9 @@ class GepaConfig(ConfigModel):
     """Problems on which a proposal is compared with its parent."""
     proposals: int = Field(4, ge=1)
     """Proposals per search step, evaluated in one generate call."""
+    patience: int | None = Field(None, ge=1)
+    """Search steps in a row without a better best score after which the phase ends (converged, as
+    alternation wants it); absent: it goes on to the limit."""
     tie_break: float = Field(0.0, ge=0, le=0.01)
     """Weight of the verdict's subscores in the search's score, next to the reward's 1; a little of
     it lets the search tell apart contexts that earn no reward yet. 0 is plain GEPA."""
@@ -106,5 +124,28 @@ class GepaConfig(ConfigModel):
     reflection: ReflectionConfig = RulesReflection()
     """What writes new contexts."""
 
+    @property
+    def reads(self) -> int:
+        """See `FastSettings`."""
+        return self.reuse
 
-FastConfig = Annotated[NoFast | GepaConfig, Field(discriminator="type")]
+    @property
+    def writer(self) -> ReflectionConfig:
+        """See `FastSettings`."""
+        return self.reflection
+
+    def bounds(self, problems: int, run: "RunConfig") -> Search:
+        """See `FastSettings`.
+
+        A search step costs at least its parents' minibatches, calls the engine three times at most
+        (parents, children, an accepted child's anchors), and only begins while its worst case fits.
+        """
+        anchors = min(self.anchors, problems) * self.samples_per_anchor
+        if anchors > self.metric_calls:
+            return Search()
+        minibatches = self.proposals * self.minibatch
+        spare = self.metric_calls - anchors - (2 * minibatches + anchors)
+        rounds = 0 if spare < 0 else spare // minibatches + 1
+        rollouts = self.metric_calls if rounds else anchors
+        own = isinstance(self.reflection, PolicyReflection)  # its reflections are a call as well
+        return Search(rollouts, 1 + (3 + own) * rounds, rounds * self.proposals)

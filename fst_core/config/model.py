@@ -2,6 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict
 
+FOLDER_NAME = r"^\w[\w.+-]*$"
+"""Names become folders: letters, digits, and . + - _ inside."""
+
 
 class ConfigError(ValueError):
     """A config that cannot be run; the message says which key, why, and what to do."""

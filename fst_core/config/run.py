@@ -2,13 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from fst_core.config.curriculum import Stream
 from fst_core.config.environment import (
     EnvironmentConfig,
     SequenceConfig,
@@ -16,13 +17,31 @@ from fst_core.config.environment import (
     environment_name,
     tasks_of,
 )
-from fst_core.config.fast import FastConfig, NoFast
-from fst_core.config.model import ConfigError, ConfigModel
+from fst_core.config.fast import NoFast
+from fst_core.config.method import (
+    CurriculumSettings,
+    FastSettings,
+    MethodSettings,
+    RetentionSettings,
+    SlowSettings,
+    one_of,
+)
+from fst_core.config.model import FOLDER_NAME, ConfigError, ConfigModel
 from fst_core.config.policy import PolicyConfig, TinyPolicy
-from fst_core.config.slow import CispoConfig, NoSlow, SlowConfig
+from fst_core.config.slow import NoSlow
+from fst_core.config.sweeps import SweepConfig, swept_arms
+from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW
 
-FOLDER_NAME = r"^\w[\w.+-]*$"
-"""Names become folders: letters, digits, and . + - _ inside."""
+if TYPE_CHECKING:
+    FastConfig = FastSettings
+    SlowConfig = SlowSettings
+    CurriculumConfig = CurriculumSettings
+    RetentionConfig = RetentionSettings
+else:  # every registered method
+    FastConfig = one_of(FAST, FastSettings)
+    SlowConfig = one_of(SLOW, SlowSettings)
+    CurriculumConfig = one_of(CURRICULUM, CurriculumSettings)
+    RetentionConfig = one_of(RETENTION, RetentionSettings)
 
 ARMS: dict[str, dict[str, Any]] = {
     "base": {"fast": {"type": "none"}, "slow": {"type": "none"}},
@@ -52,7 +71,10 @@ class ContextsConfig(ConfigModel):
     seed: str = "You are a helpful assistant."
     """The context every run starts from; says nothing of the task."""
     size: int = Field(4, ge=1)
-    """K: contexts in the population; a run without a fast part holds one."""
+    """K: contexts in the population; a run without a fast part holds one, unless it starts from the
+    population of another run."""
+    start_from: str | None = None
+    """Run whose final population this one begins with, named as in the run's own `start_from`."""
     max_tokens: int = Field(512, ge=1)
     """Longest context (tokens of the policy's tokenizer); longer proposals are rejected."""
 
@@ -108,7 +130,12 @@ class StudyConfig(ConfigModel):
     """Arms and seeds to compare."""
 
     arms: tuple[str, ...] = ("rl", "fst")
-    """Names from [arms] or the built-in ones: base, rl, gepa, fst."""
+    """Names from [arms] or the built-in ones: base, rl, gepa, fst. Those of the sweeps, and their
+    base, are added."""
+    base: str = "fst"
+    """Arm in which the sweeps change a setting."""
+    sweeps: tuple[SweepConfig, ...] = ()
+    """Ablations: one arm for each value that the base arm does not have already."""
     seeds: tuple[int, ...] = (0, 1)
     """Run seeds; every arm runs with each."""
     jobs: int = Field(1, ge=1)
@@ -140,13 +167,22 @@ class RunConfig(ConfigModel):
     loop: LoopConfig = LoopConfig()
     fast: FastConfig = NoFast()
     slow: SlowConfig = NoSlow()
+    curriculum: CurriculumConfig = Stream()
+    """Which problems come when."""
+    retention: tuple[RetentionConfig, ...] = ()
+    """What holds on to what was learned before; several work together."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @property
     def population_size(self) -> int:
-        """K, or 1 where no fast part evolves contexts."""
-        return 1 if isinstance(self.fast, NoFast) else self.contexts.size
+        """K, or 1 where a run has the seed context alone."""
+        return self.contexts.size if self.has_contexts else 1
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether the population may hold more than the seed context."""
+        return not isinstance(self.fast, NoFast) or self.contexts.start_from is not None
 
     @property
     def id(self) -> str:
@@ -154,21 +190,17 @@ class RunConfig(ConfigModel):
         return f"{self.arm}-s{self.seed}"
 
     @model_validator(mode="after")
-    def check_shapes(self) -> Self:
-        loop, slow = self.loop, self.slow
+    def check_methods(self) -> Self:
+        loop = self.loop
         if loop.group_size % self.population_size:
             raise ValueError(
                 f"contexts.size = {self.population_size} does not divide loop.group_size = "
                 f"{loop.group_size}: every context needs the same share of a group; "
                 "choose K among the divisors of G"
             )
-        batch = loop.problems_per_step * loop.group_size
-        by_rows = slow if isinstance(slow, CispoConfig) and not slow.token_budget else None
-        if by_rows and batch % min(by_rows.micro_batch, batch):
-            raise ValueError(
-                f"slow.micro_batch = {by_rows.micro_batch} does not divide the {batch} rollouts of "
-                "a step (loop.problems_per_step x loop.group_size)"
-            )
+        methods: list[MethodSettings] = [self.fast, self.slow, self.curriculum, *self.retention]
+        for method in methods:
+            method.refuse(self)
         return self
 
     @model_validator(mode="after")
@@ -208,16 +240,27 @@ class RunConfig(ConfigModel):
         return environment_name(tasks[(step - 1) // self.environment.task_steps])
 
 
-def _explain(error: ValidationError, source: str) -> str:
+def _explain(error: ValidationError, source: str, data: Any) -> str:
     lines = []
     for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "config"
+        where = ".".join(_keys(item["loc"], data)) or "config"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             near = get_close_matches(str(item["loc"][-1]), _known_keys(), n=1)
             message = "no such setting" + (f"; did you mean {near[0]}?" if near else "")
         lines.append(f"{where}: {message}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _keys(location: Iterable[int | str], data: Any) -> Iterator[str]:
+    """The path to a setting as TOML has it: pydantic adds the `type` of each table it chose."""
+    for part in location:
+        chosen = isinstance(data, Mapping) and part not in data and data.get("type") == part
+        if not chosen:
+            yield str(part)
+            inside = isinstance(data, Mapping) and part in data
+            inside |= isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
+            data = data[part] if inside else None
 
 
 def _known_keys() -> set[str]:
@@ -272,9 +315,11 @@ def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str])
         table = assignment.partition("=")[0].strip().split(".")[0]
         if _type_of(resolved.get(table)) == _type_of(data.get(table)):
             resolved = _override(resolved, assignment)
-    if isinstance(resolved.get("start_from"), str):
-        seed = str(resolved.get("seed", 0))
-        resolved["start_from"] = resolved["start_from"].replace("{seed}", seed)
+    own_seed = str(resolved.get("seed", 0))
+    for holder in (resolved, resolved.get("contexts")):
+        start = holder.get("start_from") if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and isinstance(start, str):
+            holder["start_from"] = start.replace("{seed}", own_seed)
     return resolved
 
 
@@ -283,7 +328,7 @@ def _own_arms(path: str | Path, arms: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(arms, dict) or not all(isinstance(a, dict) for a in arms.values()):
         raise ConfigError(f"{path}: [arms.NAME] must be tables of settings")
     for name, changes in arms.items():
-        taken = sorted({"arm", "seed", "name"} & changes.keys())
+        taken = sorted({"arm", "seed", "name", "study"} & changes.keys())
         if taken:
             raise ConfigError(f"{path}: [arms.{name}] cannot set {', '.join(taken)}")
     return arms
@@ -299,7 +344,7 @@ def load_config(
     """Read a TOML file, apply an arm and `key.path=value` overrides.
 
     Returns:
-        The resolved run and the study the file describes.
+        The resolved run and the study the file describes, its sweeps' arms among its arms.
 
     Raises:
         ConfigError: with one sentence naming the file, the key and the reason.
@@ -311,17 +356,54 @@ def load_config(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML ({error})") from error
     arms = {**ARMS, **_own_arms(path, data.pop("arms", {}))}
-    chosen = arm or data.get("arm", "fst")
-    if not isinstance(chosen, str) or chosen not in arms:
-        raise ConfigError(f"{path}: no arm {chosen!r}; known arms: {', '.join(sorted(arms))}")
-    data = _resolve({**data, "arm": chosen}, arms[chosen], list(overrides))
-    study_data = data.pop("study", {})
+    changes = list(overrides)
+    study = _study(path, _resolve(data, {}, changes).get("study", {}))
     try:
-        study = StudyConfig.model_validate(study_data)
-        run = RunConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(_explain(error, str(path))) from error
-    unknown = [name for name in study.arms if name not in arms]
+        swept = swept_arms(study.sweeps, arms)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    chosen = arm or data.get("arm", "fst")
+    if not isinstance(chosen, str) or chosen not in {*arms, *swept}:
+        names = ", ".join(sorted({*arms, *swept}))
+        raise ConfigError(f"{path}: no arm {chosen!r}; known arms: {names}")
+    unknown = [name for name in study.arms if name not in {*arms, *swept}]
     if unknown:
         raise ConfigError(f"{path}: study.arms names unknown arms: {', '.join(unknown)}")
-    return run, study
+    if study.base not in arms:
+        raise ConfigError(f"{path}: study.base names an unknown arm: {study.base}")
+
+    def run_of(name: str) -> RunConfig:
+        kept = arms[study.base if name in swept else name]
+        resolved = _resolve({**data, "arm": name}, kept, changes)
+        resolved.pop("study", None)
+        source = f"{path}: arm {name}" if name in swept else str(path)
+        return _run(source, _merge(resolved, swept.get(name, {})))
+
+    return run_of(chosen), _with_sweeps(study, swept, run_of)
+
+
+def _study(path: str | Path, data: Any) -> StudyConfig:
+    try:
+        return StudyConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, str(path), data)) from error
+
+
+def _run(source: str, data: dict[str, Any]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, source, data)) from error
+
+
+def _with_sweeps(
+    study: StudyConfig, swept: Iterable[str], run_of: Callable[[str], RunConfig]
+) -> StudyConfig:
+    """The study with its base and every swept arm that is another run than the base's."""
+    if not study.sweeps:
+        return study
+    base = run_of(study.base)
+    runs = {name: run_of(name).model_copy(update={"arm": base.arm}) for name in swept}
+    more = [study.base, *(name for name, run in runs.items() if run != base)]
+    added = [name for name in more if name not in study.arms]
+    return study.model_copy(update={"arms": (*study.arms, *added)})

@@ -3,8 +3,9 @@
 import random
 from collections.abc import Iterator, Mapping
 
-from fst_core.config import RunConfig, SequenceConfig, SuiteConfig, TaskConfig, tasks_of
+from fst_core.config import RunConfig, SuiteConfig, TaskConfig, tasks_of
 from fst_core.environments.base import Environment
+from fst_core.environments.layout import layout_of, train_rows
 from fst_core.environments.registry import make_environment
 from fst_core.records import Problem, Split, Verdict, seed_of
 
@@ -26,11 +27,10 @@ def problems_read(config: RunConfig) -> Iterator[tuple[Environment, dict[Split, 
     its test split alone. Never more than a split holds, but for validation, whose lack is an error.
     """
     tasks = Tasks(config.model_copy(update={"data": None}))
-    steps = config.loop.steps // len(tasks.trained)
-    held_out, batch = config.evaluation.problems, config.loop.problems_per_step
-    for environment in tasks.trained:
+    held_out = config.evaluation.problems
+    for environment, rows in zip(tasks.trained, train_rows(config), strict=True):
         read: dict[Split, int] = {
-            "train": _at_most(environment, "train", steps * batch),
+            "train": _at_most(environment, "train", rows),
             "validation": held_out,
             "test": _at_most(environment, "test", held_out),
         }
@@ -58,24 +58,27 @@ class Tasks:
         self.trained = made[: len(tasks_of(config.environment))]
         self.name = ", ".join(environment.name for environment in self.trained)
         self.seed = config.seed
-        self._each: int | None = None
-        if isinstance(config.environment, SequenceConfig):
-            self._each = config.environment.task_steps * config.loop.problems_per_step
+        self.layout = layout_of(config)
         self._orders: dict[tuple[str, int], list[int]] = {}
 
     def train(self, position: int) -> Problem:
         """The problem at a position of the run's training stream.
 
-        Tasks follow each other. A finite train split is gone through in order once, then in a new
-        seeded order each time.
+        A finite train split is gone through in order once, then in a new seeded order each time.
         """
-        task, at = (0, position) if self._each is None else divmod(position, self._each)
+        task, at = self.layout.at(position)
         environment = self.trained[task]
         size = environment.size("train")
         if size is None or at < size:
             return environment.problem("train", at)
         epoch, index = divmod(at, size)
         return environment.problem("train", self._order(environment.name, epoch, size)[index])
+
+    def is_first(self, position: int) -> bool:
+        """Whether a position is the first of its problem: false where a split begins again."""
+        task, at = self.layout.at(position)
+        size = self.trained[task].size("train")
+        return size is None or at < size
 
     def _order(self, name: str, epoch: int, size: int) -> list[int]:
         if (name, epoch) not in self._orders:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
-from fst_core.fast.reflection import Example
+from fst_core.fast.reflection import Example, example_of
 from fst_core.records import Context, Problem, Rollout, Verdict
 from fst_core.rollouts import RollOut
 
@@ -113,7 +113,7 @@ class Adapter:
         for shot in shots:
             rollouts = list(islice(judged, shot.samples))
             points = [score_of(rollout.verdict, self._tie_break) for rollout in rollouts]
-            examples = [example_of(shot.problem, rollout) for rollout in rollouts]
+            examples = [example_of(shot.problem.text, rollout) for rollout in rollouts]
             self._remember([*examples, *self._solved(shot.problem)])
             outputs.append(rollouts[0])
             scores.append(sum(points) / len(points))
@@ -148,12 +148,6 @@ def score_of(verdict: Verdict, tie_break: float) -> float:
     return verdict.reward + tie_break * sum(verdict.subscores.values()) / len(verdict.subscores)
 
 
-def example_of(problem: Problem, rollout: Rollout) -> Example:
-    """A rollout as reflection sees it: the question, the answer and the verdict, no reference."""
-    verdict = rollout.verdict
-    return Example(problem.text, rollout.completion.text, verdict.reward, verdict.feedback)
-
-
 class Recent:
     """Rollouts of the slow phase, for reflection alone: rewarded ones, and failures by context."""
 
@@ -162,12 +156,10 @@ class Recent:
         self.rewarded: list[Example] = []
         self._failed: defaultdict[str, list[Example]] = defaultdict(list)
         for rollout in rollouts:
-            verdict = rollout.verdict
-            text = rollout.completion.text
-            example = Example(rollout.question, text, verdict.reward, verdict.feedback)
-            if verdict.reward > 0:
+            example = example_of(rollout.question, rollout)
+            if example.reward > 0:
                 self.rewarded.append(example)
-            if verdict.reward < 1:
+            if example.reward < 1:
                 self._failed[rollout.context_id].append(example)
 
     def failed(self, context: str, most: int, seed: int) -> list[Example]:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fst_core.config.fast import LitellmReflection
-from fst_core.fast.language_model import Messages
+from fst_core.fast.base import Messages
 from fst_core.fast.reflection import ReflectionError
 
 WORTH_RETRYING = (408, 409, 425, 429)

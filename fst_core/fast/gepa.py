@@ -55,11 +55,16 @@ class Watch:
     On the first question it adds the rest of the old population to the pool, already scored and
     already in the ledger. It stops the search before an iteration that could pass the limit: the
     worst iteration evaluates `proposals` parents and as many children on a minibatch each, and then
-    the one accepted child on every anchor.
+    the one accepted child on every anchor. With a patience it also stops when so many iterations
+    in a row found no better best score.
     """
 
-    def __init__(self, adapter: Adapter, limit: int, reserve: int) -> None:
+    def __init__(
+        self, adapter: Adapter, limit: int, reserve: int, patience: int | None = None
+    ) -> None:
         self._adapter, self._limit, self._reserve = adapter, limit, reserve
+        self._patience = patience
+        self._best, self._idle = -1.0, 0
         self.state: GEPAState[Rollout, int] | None = None
 
     def __call__(self, gepa_state: GEPAState[Rollout, int]) -> bool:
@@ -67,8 +72,12 @@ class Watch:
         if self.state is None:
             self.state = gepa_state
             self._join(gepa_state)
+        best = max(gepa_state.program_full_scores_val_set)
+        self._idle = 0 if best > self._best else self._idle + 1
+        self._best = max(best, self._best)
+        converged = self._patience is not None and self._idle >= self._patience
         spent = self._adapter.metric_calls + self._reserve > self._limit
-        return spent or self._adapter.failure.error is not None
+        return spent or converged or self._adapter.failure.error is not None
 
     def _join(self, state: GEPAState[Rollout, int]) -> None:
         for context, batch in self._adapter.waiting:
@@ -270,7 +279,7 @@ class GepaFast:
 
         adapter = Adapter(self._roll_out, start, seeds("fast"), self.config.tie_break, self._solve)
         reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
-        watch = Watch(adapter, self.config.metric_calls, reserve)
+        watch = Watch(adapter, self.config.metric_calls, reserve, self.config.patience)
         gate = Gate(self._max_tokens, self._count_tokens)
         reflector = Reflector(
             self._reflection,

@@ -6,12 +6,9 @@ The chat may be the policy itself, a local model (`local_chat`) or an API (`api_
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from fst_core.fast.base import Chat, Messages
 from fst_core.fast.reflection import Example, Job, Proposal, ReflectionError
 from fst_core.policy.base import ContextTooLong
-
-Messages = list[dict[str, str]]
-Chat = Callable[[Sequence[Messages], Sequence[int]], Sequence[str | None]]
-"""(chats, one seed per chat) -> replies in order; None for a reply that was no text at all."""
 
 FIELD_CHARACTERS = 1500
 """Longest question, answer or remark shown; the middle of a longer one is cut out."""

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fst_core.config.fast import HuggingFaceReflection
-from fst_core.fast.language_model import Messages
+from fst_core.fast.base import Messages
 from fst_core.fast.reflection import ReflectionError
 from fst_core.records import seed_of
 

@@ -7,7 +7,10 @@ set of offline rules (`rules`) or a language model (`language_model`); the searc
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Protocol
+
+from fst_core.records import Rollout
 
 
 class ReflectionError(RuntimeError):
@@ -22,6 +25,26 @@ class Example:
     response: str
     reward: float
     feedback: tuple[str, ...] = ()
+
+
+def example_of(question: str, rollout: Rollout) -> Example:
+    """A rollout as reflection sees it: the question, the answer and the verdict, no reference."""
+    verdict = rollout.verdict
+    return Example(question, rollout.completion.text, verdict.reward, verdict.feedback)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One problem under one context: its rollouts, and its solution where that may be shown."""
+
+    question: str
+    examples: tuple[Example, ...]
+    solution: str | None = None
+
+    @property
+    def score(self) -> float:
+        """Mean reward in [0, 1]."""
+        return fmean(example.reward for example in self.examples)
 
 
 @dataclass(frozen=True, slots=True)

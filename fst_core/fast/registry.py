@@ -1,9 +1,8 @@
 """From config to fast part; heavy and optional packages load here, on use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fst_core.config.fast import (
-    FastConfig,
     GepaConfig,
     HuggingFaceReflection,
     LitellmReflection,
@@ -11,11 +10,12 @@ from fst_core.config.fast import (
     PolicyReflection,
     RulesReflection,
 )
-from fst_core.fast.base import Evolution, FastPart
-from fst_core.fast.language_model import Chat, LanguageModelReflection
+from fst_core.config.method import FastSettings
+from fst_core.fast.base import Chat, Evolution, FastPart, FastTools
+from fst_core.fast.language_model import LanguageModelReflection
 from fst_core.fast.reflection import Reflection, ReflectionError
+from fst_core.methods import FAST, load
 from fst_core.records import Population, Problem, Rollout
-from fst_core.rollouts import RollOut
 
 ReflectionChoice = RulesReflection | PolicyReflection | LitellmReflection | HuggingFaceReflection
 
@@ -46,67 +46,67 @@ def make_reflection(
     Raises:
         ReflectionError: if a package, model or chat that the config needs is missing.
     """
-    match config:
-        case RulesReflection():
-            from fst_core.fast.rules import Rules
+    if isinstance(config, RulesReflection):
+        from fst_core.fast.rules import Rules
 
-            return Rules(config, fits)
+        return Rules(config, fits)
+    chat, usage = make_chat(config, chat)
+    return LanguageModelReflection(chat, config.type, usage)
+
+
+def make_chat(
+    config: PolicyReflection | LitellmReflection | HuggingFaceReflection, chat: Chat | None
+) -> tuple[Chat, Callable[[], Mapping[str, float]]]:
+    """The language model a reflection asks, and what it has used so far (see `Reflection.usage`).
+
+    Args:
+        config: which language model.
+        chat: the policy's chat, for `policy` only; it samples as that config says.
+    Raises:
+        ReflectionError: if a package, model or chat that the config needs is missing.
+    """
+    match config:
         case PolicyReflection():
             if chat is None:
                 raise ReflectionError("fast.reflection.type = 'policy' needs the policy's chat")
-            return LanguageModelReflection(chat, "policy")
+            return chat, dict
         case HuggingFaceReflection():
             from fst_core.fast.local_chat import LocalChat
 
-            return LanguageModelReflection(LocalChat(config), "huggingface")
+            return LocalChat(config), dict
         case LitellmReflection():
             from fst_core.fast.api_chat import ApiChat, LitellmRequest
 
             api = ApiChat(config, LitellmRequest(config))
-            return LanguageModelReflection(api, "litellm", api.usage)
+            return api, api.usage
 
 
-def make_fast(
-    config: FastConfig,
-    *,
-    roll_out: RollOut,
-    solve: Callable[[Problem], str | None],
-    chat: Chat | None,
-    run_seed: int,
-    size: int,
-    max_tokens: int,
-    count_tokens: Callable[[str], int],
-) -> FastPart:
-    """The fast part a config asks for.
+def make_unchanged(settings: NoFast, tools: FastTools) -> FastPart:
+    """The fast part of an arm without one."""
+    return Unchanged()
 
-    Args:
-        config: the `fast` table of a run.
-        roll_out: generates and judges a batch of (context, problem) pairs in one engine call.
-        solve: the environment's solution of a train problem, used by `show_solutions` only.
-        chat: the policy's chat, needed by `policy` reflection only.
-        run_seed: seed of the run.
-        size: K, the slots of a population.
-        max_tokens: longest context, by `count_tokens`.
-        count_tokens: tokens of a text under the policy's tokenizer.
+
+def make_gepa(settings: GepaConfig, tools: FastTools) -> FastPart:
+    """GEPA with the reflection its settings ask for."""
+    from fst_core.fast.gepa import GepaFast
+
+    return GepaFast(
+        settings,
+        tools.roll_out,
+        make_reflection(settings.reflection, tools.chat, tools.fits),
+        tools.run_seed,
+        tools.size,
+        tools.max_tokens,
+        tools.count_tokens,
+        tools.solve if settings.show_solutions else None,
+    )
+
+
+def make_fast(settings: FastSettings, tools: FastTools) -> FastPart:
+    """The fast part that the `fast` table of a run asks for.
+
     Raises:
         ReflectionError: if the reflection cannot be made; one sentence says why.
     """
-    match config:
-        case NoFast():
-            return Unchanged()
-        case GepaConfig():
-            from fst_core.fast.gepa import GepaFast
-
-            reflection = make_reflection(
-                config.reflection, chat, lambda text: count_tokens(text) <= max_tokens
-            )
-            return GepaFast(
-                config,
-                roll_out,
-                reflection,
-                run_seed,
-                size,
-                max_tokens,
-                count_tokens,
-                solve if config.show_solutions else None,
-            )
+    part: FastPart = load(FAST[settings.type].make)(settings, tools)
+    return part

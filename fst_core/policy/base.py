@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
+from fst_core.config import PolicyConfig
 from fst_core.records import Completion
 
 
@@ -71,18 +74,32 @@ class TokenScores:
     """Entropy of pi's next-token distribution."""
 
 
-def refuse_too_long(prompts: Sequence[Sequence[int]], sampling: Sampling, window: int) -> None:
+def refuse_too_long(
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    window: int,
+    limit: str = "",
+) -> None:
     """Refuse prompts that leave no room for a completion.
 
+    Args:
+        window: most tokens of a prompt and its completion together.
+        limit: the setting that makes the window this small; empty where it is the model's own.
     Raises:
         ContextTooLong: if a prompt plus `max_new_tokens` passes the window.
     """
     longest = max(map(len, prompts), default=0)
     if longest + sampling.max_new_tokens > window:
+        passed = f"{limit} = {window}; raise it," if limit else f"the model's window of {window};"
         raise ContextTooLong(
             f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} passes "
-            f"the model's window of {window}; lower contexts.max_tokens or shorten the problems"
+            f"{passed} lower contexts.max_tokens or policy.max_new_tokens, or shorten the problems"
         )
+
+
+def sampling_dtype(config: PolicyConfig) -> torch.dtype:
+    """The type that training computes in, and so that of what an engine computes."""
+    return torch.bfloat16 if config.autocast else getattr(torch, config.dtype)
 
 
 class Sampler(Protocol):

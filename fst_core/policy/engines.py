@@ -1,11 +1,10 @@
 """Which engine serves a policy."""
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig
 from fst_core.config.model import ConfigError
-from fst_core.policy.base import Engine
+from fst_core.policy.base import Engine, sampling_dtype
 from fst_core.policy.graph_engine import GraphEngine, why_not
 from fst_core.policy.locate import refuse_missing_engine
 from fst_core.policy.transformers_engine import TransformersEngine
@@ -35,7 +34,7 @@ def make_engine(
         )
     on_gpu = model.device.type == "cuda"
     if config.engine == "graph" or (config.engine == "auto" and on_gpu and not reason):
-        dtype = torch.bfloat16 if config.autocast else next(model.parameters()).dtype
+        dtype = sampling_dtype(config)
         return GraphEngine(model, tokenizer, stop_ids, config.batch_size, dtype)
     return TransformersEngine(model, tokenizer, stop_ids, config.batch_size, config.autocast)
 

@@ -44,10 +44,31 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"policy.device = {name!r}: torch knows no such device") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f'policy.device = {name!r}: no GPU is present; set "auto" or "cpu"')
+        raise ConfigError(
+            f'policy.device = {name!r}: torch knows no such device; set "auto", "cuda" or "cpu"'
+        ) from error
+    if device.type == "cuda":
+        _refuse_missing_gpu(device, name)
+        return device
+    try:
+        torch.zeros(1, device=device).tolist()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ConfigError(
+            f"policy.device = {name!r}: torch has this device without a use here; set "
+            '"auto", "cuda" or "cpu"'
+        ) from error
     return device
+
+
+def _refuse_missing_gpu(device: torch.device, name: str) -> None:
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not present:
+        raise ConfigError(f'policy.device = {name!r}: no GPU is present; set "auto" or "cpu"')
+    if (device.index or 0) >= present:
+        raise ConfigError(
+            f'policy.device = {name!r}: {present} GPUs are present, from "cuda:0"; set "cuda" or '
+            "one of them"
+        )
 
 
 def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> PreTrainedModel:

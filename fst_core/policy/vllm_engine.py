@@ -27,7 +27,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig, VllmConfig
-from fst_core.policy.base import ContextTooLong, EngineError, Sampling, refuse_too_long
+from fst_core.policy.base import EngineError, Sampling, refuse_too_long, sampling_dtype
 from fst_core.policy.batched_engine import completions
 from fst_core.policy.locate import locate
 from fst_core.policy.transformers_engine import window_of
@@ -95,32 +95,12 @@ def load(path: str, revision: str | None, dtype: str, rows: int, settings: VllmC
     return Loaded(llm)
 
 
-def sampling_dtype(config: PolicyConfig) -> torch.dtype:
-    """The type that training computes in, and therefore that of vLLM's copy of the weights."""
-    return torch.bfloat16 if config.autocast else getattr(torch, config.dtype)
-
-
 def cast_parameters(
     model: PreTrainedModel, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters by name in the engine's type, one at a time; tied ones once."""
     for name, parameter in model.named_parameters():
         yield name, parameter.detach().to(dtype)
-
-
-def refuse_past_limit(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int) -> None:
-    """Refuse prompts that vLLM was set up too small for.
-
-    Raises:
-        ContextTooLong: if a prompt plus `max_new_tokens` passes the limit.
-    """
-    longest = max(map(len, prompts), default=0)
-    if longest + sampling.max_new_tokens > limit:
-        raise ContextTooLong(
-            f"a prompt of {longest} tokens plus max_new_tokens = {sampling.max_new_tokens} passes "
-            f"vLLM's limit of {limit}; raise policy.vllm.max_model_len (a server's "
-            "--max-model-len) or lower contexts.max_tokens"
-        )
 
 
 class VllmEngine:
@@ -147,8 +127,8 @@ class VllmEngine:
         self.model = model
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
-        self.window = window_of(model)
-        self.limit = config.vllm.max_model_len or self.window
+        self.window = config.vllm.max_model_len or window_of(model)
+        self.limit = "policy.vllm.max_model_len" if config.vllm.max_model_len else ""
         self.sleep_level = SLEEP_LEVELS[config.vllm.sleep]
         self.version = 0
         self.rollouts = self.calls = self.tokens = self.syncs = 0
@@ -192,13 +172,12 @@ class VllmEngine:
         """One completion per prompt, in order (see `fst_core.policy.base.Engine`).
 
         Raises:
-            ContextTooLong: if a prompt plus `max_new_tokens` passes the model's window, or
-                `policy.vllm.max_model_len`.
+            ContextTooLong: if a prompt plus `max_new_tokens` passes `policy.vllm.max_model_len`,
+                or the model's window where that is not set.
         """
         if len(prompts) != len(seeds):
             raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
-        refuse_too_long(prompts, sampling, self.window)
-        refuse_past_limit(prompts, sampling, self.limit)
+        refuse_too_long(prompts, sampling, self.window, self.limit)
         self.sync(self.version)
         tokens_B, logps_B = self._draw(prompts, seeds, sampling)
         self._sleep()

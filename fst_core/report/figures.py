@@ -224,7 +224,7 @@ def draw_populations(populations: pd.DataFrame) -> Figure:
 def _draw_population(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
     slots = max(1, rows["slot"].max())
     before: dict[str, tuple[float, float]] = {}
-    for _, cycle in rows.groupby("cycle"):
+    for _, cycle in rows.dropna(subset=["anchor_mean"]).groupby("cycle"):
         here: dict[str, tuple[float, float]] = {}
         for row in cycle.to_dict("records"):
             place = (row["cycle"] + 0.3 * (row["slot"] / slots - 0.5), row["anchor_mean"])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fst_core.report import (
+    ablation,
     asymptote,
     continual,
     divergence,
@@ -19,6 +20,7 @@ from fst_core.report import (
 from fst_core.report.section import Section, Study
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
+    ablation.section,
     rewards.section,
     divergence.section,
     efficiency.section,

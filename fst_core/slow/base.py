@@ -1,11 +1,16 @@
 """The seam of the slow loop: a SlowPart advances the weights one optimizer step at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fst_core.records import Population, Rollout
+from fst_core.config import RunConfig
+from fst_core.environments.base import Judge
+from fst_core.records import Population, Problem, Rollout
+
+if TYPE_CHECKING:
+    from fst_core.policy.language_model import LanguageModelPolicy
 
 
 class TrainingDiverged(RuntimeError):
@@ -21,6 +26,16 @@ class StepReport:
     rollouts: tuple[Rollout, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SlowTools:
+    """What a slow part is made from, besides its settings."""
+
+    run: RunConfig
+    policy: "LanguageModelPolicy"
+    environment: Judge
+    """Judges, and knows solutions, for settings that train on given answers."""
+
+
 class SlowPart(Protocol):
     """A gradient learner, kept warm from the first step to the last."""
 
@@ -28,8 +43,8 @@ class SlowPart(Protocol):
         """Load everything and wait in front of the next step (the first, or a checkpoint's)."""
         ...
 
-    def step(self, population: Population) -> StepReport:
-        """One optimizer step, its rollouts spread over the population's contexts.
+    def step(self, population: Population, problems: Sequence[Problem]) -> StepReport:
+        """One optimizer step on B problems, its rollouts spread over the population's contexts.
 
         Raises:
             TrainingDiverged: if the loss is not finite.

@@ -83,3 +83,17 @@ def filler(batch: Batch) -> Batch:
     row = take_rows(batch, batch["prompt_mask"].sum(1).argmin().view(1))
     row["completion_mask"] = torch.zeros_like(row["completion_mask"])
     return without_shared_padding(row)
+
+
+def keep_rows(batch: Batch, alive_N: torch.Tensor, chunks: int) -> Batch:
+    """A scored batch without the rows that are not alive.
+
+    The batch is cut into `chunks` equal micro-batches afterwards, so up to `chunks` - 1 other rows
+    (or `chunks`, where none is alive) stay as filler with an empty completion mask: they carry no
+    loss, no KL and no share of the normaliser.
+    """
+    size = max(chunks, -(-int(alive_N.sum()) // chunks) * chunks)
+    rows = torch.argsort((~alive_N).int(), stable=True)[:size].sort().values
+    smaller = take_rows(batch, rows)
+    smaller["completion_mask"] = smaller["completion_mask"] * alive_N[rows][:, None]
+    return without_shared_padding(smaller)

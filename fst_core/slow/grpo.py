@@ -3,17 +3,19 @@
 These methods are overridden, named and typed as in TRL 1.16 (a test fails when they change):
 
 - `_generate_and_score_completions`: each of a problem's G rows gets the system message of its
-  context slot before TRL generates, judges and takes the advantage over all G rows; afterwards
-  groups of equal rewards may leave the batch.
+  context slot before TRL generates and judges; afterwards advantages are taken with the run's
+  baseline, and rollouts that have none may leave the batch.
 - `_generate_single_turn`: completions come from the lab's one engine, with seeds of their own, and
   with the engine's log-probabilities, which TRL carries along as `sampling_per_token_logps`.
+- `_calculate_rewards`: keeps the rewards of all processes, from which the advantages are taken.
 - `compute_loss`: TRL's loss on pieces of a micro-batch, each with its backward pass, so that a
   token budget and a retry with less memory give the gradient of the whole; the log-probabilities
   it computes are compared with the engine's.
 - `_get_per_token_logps_and_entropies`: keeps those log-probabilities, and passes over a batch
   without gradients in pieces as large as those of the training step.
 
-The loss of a piece, the advantage, the optimizer and the schedule are TRL's, untouched.
+The token losses, the optimizer and the schedule are TRL's, untouched. Where a loss is a mean over
+rows, a piece's is weighted by its share of the step's rows.
 
 What `slow.mismatch = "correct"` does: TRL gets the engine's log-probabilities as
 `old_per_token_logps`. Its CISPO token loss is -sg(min(rho, tau)) A log pi, rho = pi / pi_old; with
@@ -26,53 +28,64 @@ by default); its off-policy mask would read it, but is off.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from fst_core.config import CispoConfig
+from fst_core.config.slow import GradientSettings, PolicyGradient
 from fst_core.environments.base import Judge
-from fst_core.policy.base import Policy
+from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.memory import Halving
 from fst_core.records import (
     Completion,
     Context,
     Population,
     Problem,
-    Rollout,
     seed_of,
     slots_for_group,
 )
-from fst_core.rollouts import in_context, judged
+from fst_core.rollouts import messages_for
+from fst_core.slow.advantages import advantages, mixed
 from fst_core.slow.chunks import (
     Batch,
     by_rows,
     by_tokens,
     filler,
-    take_rows,
-    without_shared_padding,
+    keep_rows,
 )
 from fst_core.slow.mismatch import Mismatch
-from fst_core.slow.sharded import ShardedResume, total_norm
+from fst_core.slow.retention_loss import Retention
+from fst_core.slow.sharded import ShardedResume
 
 Rows = list[dict[str, Any]]
+
+TOKEN_MEANS = ("cispo", "dapo")
+"""TRL's losses whose normaliser is the step's token count; the others are means over rows."""
 
 
 class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
     """GRPO whose groups are spread over a population of contexts (FST, section 3)."""
 
-    def bind(self, policy: Policy, run_seed: int, slow: CispoConfig, chunks: int) -> None:
+    def bind(
+        self,
+        policy: LanguageModelPolicy,
+        environment: Judge,
+        run_seed: int,
+        slow: GradientSettings,
+        retention: Retention,
+    ) -> None:
         """Give the trainer what TRL's constructor has no place for."""
         self.lab_policy = policy
-        self.chunks = chunks
+        self.environment = environment
+        self.settings = slow
+        self.retention = retention
+        self.chunks = self.args.gradient_accumulation_steps
         self.run_seed = run_seed
-        self.zero_variance = slow.zero_variance
-        self.correct_mismatch = slow.mismatch == "correct"
         self.population: Population | None = None
+        self.problems: Sequence[Problem] = ()
         self.drawn: list[Completion] = []
         self.mismatch = Mismatch()
         self.measured: dict[str, int] = {}
@@ -84,19 +97,55 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Rows) -> dict[str, Any]:
         assert self.population is not None and self.model is not None
         group = cast(int, self.num_generations)
-        slot_G = slots_for_group(group, len(self.population.contexts))
+        slot_G = slots_for_group(group, self.contexts)
         first = self.accelerator.process_index * len(inputs)
-        rows = [
-            row_in_context(row, self.population.contexts[slot_G[(first + i) % group]])
+        self.rows = [
+            row_in_context(
+                self.problems[row["slot"] % len(self.problems)],
+                self.population.contexts[slot_G[(first + i) % group]],
+            )
             for i, row in enumerate(inputs)
         ]
-        batch = super()._generate_and_score_completions(rows)
-        if self.zero_variance == "drop" and self.model.training:
-            alive_N = mixed_groups(batch["advantages"], group)
-            batch = keep_rows(batch, alive_N, self.chunks)
-            tokens = self.accelerator.gather(batch["completion_mask"].sum()).sum()
-            batch["num_items_in_batch"] = tokens
-        return batch
+        batch = super()._generate_and_score_completions(self.rows)
+        if not self.model.training:
+            return batch
+        self.retention.scored(batch, self.state.global_step)
+        mine = slice(first, first + len(inputs))
+        advantage_N, alive_N = self.weigh(self.rewards_N)
+        batch["advantages"] = advantage_N[mine]
+        batch["num_rows_in_batch"] = torch.tensor(len(advantage_N), device=advantage_N.device)
+        return batch if alive_N is None else self.trained_on(batch, alive_N, mine)
+
+    def weigh(self, rewards_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Advantages (N,) of all processes' rollouts, and which of them are trained on (None: all).
+
+        The rewards come problem by problem, and in a problem's group slot by slot.
+        """
+        assert isinstance(self.settings, PolicyGradient)
+        given = (rewards_N, self.settings, cast(int, self.num_generations), self.contexts)
+        drop = self.settings.zero_variance == "drop"
+        return advantages(*given), mixed(*given) if drop else None
+
+    def note(self, name: str, value: float) -> None:
+        """Add a metric of the step's rollouts to TRL's logs."""
+        self._metrics["train"][name].append(value)
+
+    @property
+    def contexts(self) -> int:
+        """K: slots of the population."""
+        assert self.population is not None
+        return len(self.population.contexts)
+
+    def trained_on(self, batch: Batch, alive_N: torch.Tensor, mine: slice) -> Batch:
+        """This process's rollouts that are alive, and the normalisers of all that are."""
+        batch = keep_rows(batch, alive_N[mine], self.chunks)
+        tokens = self.accelerator.gather(batch["completion_mask"].sum()).sum()
+        return {**batch, "num_items_in_batch": tokens, "num_rows_in_batch": alive_N.sum()}
+
+    def _calculate_rewards(self, *given: Any, **named: Any) -> torch.Tensor:
+        rewards_NF: torch.Tensor = super()._calculate_rewards(*given, **named)
+        self.rewards_N = rewards_NF[:, 0]  # one reward function: the judge
+        return rewards_NF
 
     def _generate_single_turn(
         self,
@@ -124,7 +173,7 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         compute = super()._get_per_token_logps_and_entropies
         if batch_size is None:
             found = compute(model, input_ids, attention_mask, logits_to_keep, **options)
-            self.logp_BT = found[0].detach()
+            self.logp_BT = found[0]
             return found
         width = self._most(input_ids.shape[1]) if self.by_tokens else 1
 
@@ -164,7 +213,10 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
                     self._in_pieces(model, earlier, size)
             return self._in_pieces(model, inputs, size)
 
-        return self.memory.run(accumulate, self.pass_size).requires_grad_()
+        loss = self.memory.run(accumulate, self.pass_size)
+        if len(before) + 1 == len(slices):
+            self.retention.finish(self)
+        return loss.requires_grad_()
 
     def _begin_step(self, again: bool = False) -> None:
         """Forget what the passes of a step have measured; what generation measured stays."""
@@ -174,6 +226,7 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
                 del values[self.measured.get(name, 0) :]
         self.measured = {name: len(values) for name, values in metrics.items()}
         self.mismatch.reset()
+        self.retention.begin(self, self.state.global_step)
 
     def _in_pieces(self, model: Any, inputs: Batch, size: int) -> torch.Tensor:
         """Forward and backward over a micro-batch in pieces; its loss, detached.
@@ -203,13 +256,37 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         return torch.stack(losses).sum()
 
     def _pass(self, model: Any, piece: Batch) -> torch.Tensor:
-        engine_BT = piece["sampling_per_token_logps"]
-        if self.correct_mismatch:
-            piece = {**piece, "old_per_token_logps": engine_BT}
-        loss = super().compute_loss(model, piece)
+        loss = self.piece_loss(model, piece)
+        for term in self.retention.terms(self, piece):
+            loss = loss + term
         self.accelerator.backward(loss)
-        self.mismatch.add(self.logp_BT, engine_BT, piece["completion_mask"])
+        engine_BT = piece.get("sampling_per_token_logps")
+        if engine_BT is not None:
+            self.mismatch.add(self.logp_BT, engine_BT, piece["completion_mask"])
         return loss.detach()
+
+    def piece_loss(self, model: Any, piece: Batch) -> torch.Tensor:
+        """A piece's share of the step's loss, so that the shares of all pieces add up to it."""
+        if self.correct_mismatch:
+            piece = {**piece, "old_per_token_logps": piece["sampling_per_token_logps"]}
+        loss: torch.Tensor = super().compute_loss(model, piece)
+        return loss if self.loss_type in TOKEN_MEANS else loss * self._share(piece)
+
+    def _share(self, piece: Batch) -> float:
+        """What turns TRL's mean over a piece's rows into its share of the step's mean.
+
+        TRL divides by the micro-batches of a step, and gradients are averaged over processes; 1
+        where every micro-batch is one piece with as many rows and none was dropped.
+        """
+        parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        rows = max(1, int(piece["num_rows_in_batch"]))
+        return len(piece["advantages"]) * parts / rows
+
+    @property
+    def correct_mismatch(self) -> bool:
+        """Whether importance weights are taken against the engine's log-probabilities."""
+        slow = self.settings
+        return isinstance(slow, PolicyGradient) and slow.mismatch == "correct"
 
 
 def token_mean(
@@ -223,73 +300,6 @@ def token_mean(
     }
 
 
-def row_in_context(row: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """A dataset row whose chat stands under the context."""
-    return {**row, "prompt": in_context(context, row["prompt"]), "context": context}
-
-
-def mixed_groups(advantages_N: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Which rows (N,) belong to a group whose rewards are not all equal."""
-    alive_P = advantages_N.view(-1, group_size).ne(0).any(dim=1)
-    return alive_P.repeat_interleave(group_size)
-
-
-def keep_rows(batch: dict[str, Any], alive_N: torch.Tensor, chunks: int) -> dict[str, Any]:
-    """A scored batch without the rows that are not alive.
-
-    The batch is cut into `chunks` equal micro-batches afterwards, so up to `chunks` - 1 other rows
-    (or `chunks`, where none is alive) stay as filler with an empty completion mask: they carry no
-    loss, no KL and no share of the token count.
-    """
-    size = max(chunks, -(-int(alive_N.sum()) // chunks) * chunks)
-    rows = torch.argsort((~alive_N).int(), stable=True)[:size].sort().values
-    smaller = take_rows(batch, rows)
-    smaller["completion_mask"] = smaller["completion_mask"] * alive_N[rows][:, None]
-    return without_shared_padding(smaller)
-
-
-class RewardByJudge:
-    """The reward function TRL calls: judges every row and keeps the rollouts."""
-
-    __name__ = "judge"
-
-    def __init__(self, environment: Judge, problem_at: Callable[[int], Problem]):
-        self.environment = environment
-        self.problem_at = problem_at
-        self.trainer: ContextGRPOTrainer | None = None
-        self.rollouts: list[Rollout] = []
-
-    def __call__(
-        self, position: Sequence[int], context: Sequence[Context], **_: Any
-    ) -> list[float | None]:
-        assert self.trainer is not None
-        version = self.trainer.state.global_step
-        problems = [self.problem_at(p) for p in position]
-        self.rollouts = [
-            judged(self.environment, problem, ctx, done, version)
-            for problem, ctx, done in zip(problems, context, self.trainer.drawn, strict=True)
-        ]
-        return [r.verdict.reward for r in self.rollouts]
-
-
-class Handover(TrainerCallback):
-    """Pauses in front of every step, then seeds the global generators for it; keeps the logs."""
-
-    def __init__(self, before_step: Callable[[int], None]):
-        self.before_step = before_step
-        self.logs: dict[str, float] = {}
-        self.skipped_in_a_row = 0
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.before_step(state.global_step)
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Skip the update, and count it, when the gradient is not finite."""
-        parameters = [p for p in given["model"].parameters() if p.grad is not None]
-        norm = total_norm([p.grad for p in parameters if p.grad is not None])
-        self.skipped_in_a_row = 0 if bool(norm.isfinite()) else self.skipped_in_a_row + 1
-        for parameter in parameters if self.skipped_in_a_row else ():
-            parameter.grad = None  # Adam leaves a parameter without a gradient alone
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        self.logs.update(logs or {})
+def row_in_context(problem: Problem, context: Context) -> dict[str, Any]:
+    """A row for TRL: the problem's chat under the context, and both for the judge."""
+    return {"prompt": messages_for(context, problem), "problem": problem, "context": context}

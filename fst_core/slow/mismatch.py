@@ -21,8 +21,8 @@ class Mismatch:
 
     @torch.no_grad()
     def add(self, trainer_BT: torch.Tensor, engine_BT: torch.Tensor, mask_BT: torch.Tensor) -> None:
-        """Count the tokens where the mask is 1; log-probabilities in nats."""
-        mask_BT = mask_BT.bool()
+        """Count the tokens where the mask is 1; log-probabilities in nats, NaN where unknown."""
+        mask_BT = mask_BT.bool() & ~engine_BT.isnan()
         gap_BT = torch.where(mask_BT, trainer_BT - engine_BT, 0.0)
         k3_BT = gap_BT.expm1() - gap_BT
         sums = torch.stack([gap_BT.abs().sum(), k3_BT.sum(), mask_BT.sum().to(gap_BT.dtype)])

@@ -1,25 +1,19 @@
-"""Which slow part a config names."""
+"""From config to slow part; torch and trl load here, on use."""
 
-from collections.abc import Callable
-
-from fst_core.config import CispoConfig, LoopConfig, SlowConfig
-from fst_core.environments.base import Judge
-from fst_core.policy.language_model import LanguageModelPolicy
-from fst_core.records import Problem
-from fst_core.slow.base import SlowPart
+from fst_core.config import NoSlow
+from fst_core.config.method import SlowSettings
+from fst_core.methods import SLOW, load
+from fst_core.slow.base import SlowPart, SlowTools
 
 
-def make_slow(
-    config: SlowConfig,
-    loop: LoopConfig,
-    policy: LanguageModelPolicy,
-    environment: Judge,
-    problem_at: Callable[[int], Problem],
-    run_seed: int,
-) -> SlowPart | None:
-    """The slow part of a config; None where weights stay as they are."""
-    if isinstance(config, CispoConfig) and loop.steps:
-        from fst_core.slow.cispo import CispoSlow
-
-        return CispoSlow(config, loop, policy, environment, problem_at, run_seed)
+def make_none(settings: NoSlow, tools: SlowTools) -> SlowPart | None:
+    """None: weights stay as they are."""
     return None
+
+
+def make_slow(settings: SlowSettings, tools: SlowTools) -> SlowPart | None:
+    """The slow part a run's `slow` table asks for; None where weights stay as they are."""
+    if not tools.run.loop.steps:
+        return None
+    part: SlowPart | None = load(SLOW[settings.type].make)(settings, tools)
+    return part

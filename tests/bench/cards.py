@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import pickle
 import socket
 import statistics
 import subprocess
@@ -151,21 +150,23 @@ def work(options: argparse.Namespace) -> None:
     settle_environment()
     from fst_core import cli
     from fst_core.policy import language_model
-    from fst_core.slow.cispo import CispoSlow
-    from fst_core.slow.grpo import RewardByJudge
+    from fst_core.records import completion_from_json, to_json
+    from fst_core.slow.callbacks import RewardByJudge
+    from fst_core.slow.group import GroupSlow
 
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         shard_on_cpu()
     known: dict[int, Any] = {}
     if options.replay:
-        known.update(pickle.loads(Path(options.replay).read_bytes()))
+        recorded = json.loads(Path(options.replay).read_text())
+        known.update({int(seed): completion_from_json(done) for seed, done in recorded.items()})
     if options.replay or options.record:
         make = language_model.make_engine
         language_model.make_engine = lambda *given: Recorded(  # type: ignore[assignment]
             make(*given), known, bool(options.replay)
         )
     notes: list[dict[str, Any]] = []
-    CispoSlow.step = noting(CispoSlow.step, notes)  # type: ignore[method-assign]
+    GroupSlow.step = noting(GroupSlow.step, notes)  # type: ignore[method-assign]
     if options.one_engine:
         language_model.at_server = lambda config: True
     if options.fail is not None:
@@ -176,7 +177,8 @@ def work(options: argparse.Namespace) -> None:
         if end.code:
             raise
     if options.record:
-        Path(options.record).write_bytes(pickle.dumps(known))
+        recorded = {seed: to_json(done) for seed, done in known.items()}
+        Path(options.record).write_text(json.dumps(recorded))
     if options.notes and os.environ.get("RANK", "0") == "0":
         Path(options.notes).write_text(json.dumps(notes))
 
@@ -206,8 +208,8 @@ def noting(step: Callable[..., Any], notes: list[dict[str, Any]]) -> Callable[..
     from accelerate.utils import gather_object
     from torch.distributed.tensor import DTensor
 
-    def noted(self: Any, population: Any) -> Any:
-        report = step(self, population)
+    def noted(self: Any, population: Any, problems: Any) -> Any:
+        report = step(self, population, problems)
         seen = [c.id for c in self.trainer.population.contexts]
         cuda = torch.cuda.is_available()
         notes.append(
@@ -269,7 +271,7 @@ class Bench:
         """Losses of recorded rollouts on one card and on several."""
         settings = [*SLOW_ONLY, f"loop.steps={self.steps}"]
         full, half = [*settings, "policy.autocast=false"], [*settings, "policy.autocast=true"]
-        recorded = str(self.out / "recorded.pickle")
+        recorded = str(self.out / "recorded.json")
         again = ["--replay", recorded]
         one, _ = self.run("one", "rl", full, "--record", recorded, cards=1, fsdp=False)
         ddp, _ = self.run("ddp", "rl", full, *again, cards=self.cards, fsdp=False)

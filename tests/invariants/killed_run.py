@@ -35,7 +35,7 @@ def arm(point: str) -> None:
 
     from fst_core.fast import gepa
     from fst_core.policy import transformers_engine
-    from fst_core.slow.cispo import CispoSlow
+    from fst_core.slow.group import GroupSlow
 
     if point == "generation":
         transformers_engine.draw = die_at_call(60, transformers_engine.draw)
@@ -44,7 +44,7 @@ def arm(point: str) -> None:
     elif point == "fast":
         gepa.Adapter.batch_evaluate = die_at_call(7, gepa.Adapter.batch_evaluate)  # type: ignore[method-assign]
     elif point == "checkpoint-write":
-        CispoSlow.save = die_at_call(2, CispoSlow.save, after=True)  # type: ignore[method-assign]
+        GroupSlow.save = die_at_call(2, GroupSlow.save, after=True)  # type: ignore[method-assign]
     elif point == "checkpoint-rename":
         Path.rename = die_at_call(4, Path.rename, after=True)  # type: ignore[method-assign]
     elif point == "sync":

@@ -24,7 +24,7 @@ from fst_core.records import Verdict
 from fst_core.rollouts import JudgeError
 from fst_core.run_folder import RunBusy, RunMismatch
 from fst_core.session import Session
-from fst_core.slow.cispo import CispoSlow
+from fst_core.slow.group import GroupSlow
 from tests.runs import run, tiny_config
 
 
@@ -216,13 +216,13 @@ def test_a_broken_judge_stops_the_run_with_the_problems_name(
             raise KeyError("broken")
         return Verdict(float("nan"))
 
-    target = Session.evolve if fast else CispoSlow.step
+    target = Session.evolve if fast else GroupSlow.step
 
     def broken(self: Any, *arguments: Any) -> Any:
         monkeypatch.setattr(DirectivesEnvironment, "judge", judge)
         return target(self, *arguments)
 
-    monkeypatch.setattr(Session if fast else CispoSlow, target.__name__, broken)
+    monkeypatch.setattr(Session if fast else GroupSlow, target.__name__, broken)
     with pytest.raises(JudgeError, match=part) as error:
         run(tiny_config(), tmp_path)
     assert "on problem" in str(error.value)

@@ -6,6 +6,7 @@ the same engine.
 """
 
 import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from fst_core.config import RunConfig
 from fst_core.environments.registry import make_environment
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.randomness import set_seeds
 from fst_core.records import seed_of
-from fst_core.slow.cispo import grpo_config
+from fst_core.slow.group import grpo_config
 from tests.runs import run, tiny_config
 
 
@@ -46,7 +47,14 @@ class SameSeeds(TrainerCallback):
         set_seeds(self.run_seed, "slow", state.global_step)
 
 
-def plain_grpo(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
+def plain_args(config: RunConfig, policy: LanguageModelPolicy, folder: Path) -> GRPOConfig:
+    """The lab's arguments for TRL."""
+    return grpo_config(config.slow, config.loop, policy, str(folder))  # type: ignore[arg-type]
+
+
+def plain_grpo(
+    config: RunConfig, folder: Path, trainer_class: Any = PlainTrainer, args_of: Any = plain_args
+) -> dict[str, torch.Tensor]:
     """Weights after plain GRPO with the seed context in every prompt."""
     torch.set_num_threads(1)
     environment = make_environment(config.environment)
@@ -68,10 +76,10 @@ def plain_grpo(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
             for p, text in zip(position, texts, strict=True)
         ]
 
-    trainer = PlainTrainer(
+    trainer = trainer_class(
         model=policy.model,
         reward_funcs=reward,
-        args=grpo_config(config.slow, config.loop, policy, str(folder)),  # type: ignore[arg-type]
+        args=args_of(config, policy, folder),
         train_dataset=dataset,
         processing_class=policy.tokenizer,
         callbacks=[SameSeeds(config.seed)],
@@ -82,29 +90,89 @@ def plain_grpo(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in policy.model.state_dict().items()}
 
 
-@pytest.mark.parametrize(
-    "slow", [{}, {"beta": 0.05}, {"micro_batch": 4, "scale_by_std": False}], ids=str
-)
-def test_no_fast_part_is_plain_grpo_bit_for_bit(tmp_path: Path, slow: dict[str, Any]) -> None:
-    config = tiny_config(
+def config_of(**slow: Any) -> RunConfig:
+    return tiny_config(
         fast={"type": "none"},
         environment={"type": "directives", "task": "echo", "required": []},
         slow={"zero_variance": "keep", **slow},
     )
+
+
+def lab_weights(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
+    """Weights after the lab's own run."""
     from fst_core.interleave import interleave
     from fst_core.session import Session
 
-    with Session(config, tmp_path / "lab") as session:
+    with Session(config, folder) as session:
         interleave(session)
-        ours = {k: v.detach().clone() for k, v in session.policy.model.state_dict().items()}
+        return {k: v.detach().clone() for k, v in session.policy.model.state_dict().items()}
+
+
+FAST_LEARNER = {"learning_rate": 1e-3, "warmup_steps": 1, "micro_batch": 8}
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        {},
+        {"beta": 0.05},
+        {"micro_batch": 4, "scale_by_std": False},
+        {"type": "grpo", **FAST_LEARNER},
+        {"type": "dapo", **FAST_LEARNER},
+        {"type": "dr_grpo", **FAST_LEARNER},
+        {"type": "gspo", **FAST_LEARNER},
+    ],
+    ids=str,
+)
+def test_no_fast_part_is_plain_grpo_bit_for_bit(tmp_path: Path, slow: dict[str, Any]) -> None:
+    config = config_of(**slow)
+    ours = lab_weights(config, tmp_path / "lab")
     theirs = plain_grpo(config, tmp_path / "plain")
     start = LanguageModelPolicy(config.policy).model.state_dict()
     assert any(not torch.equal(start[name], theirs[name]) for name in start), "nothing was learned"
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+class PlainRloo(RLOOTrainer):
+    """RLOOTrainer whose generation call asks the lab's engine."""
+
+    policy: LanguageModelPolicy
+    run_seed: int
+
+    def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
+        return PlainTrainer._generate_single_turn(self, prompt_ids)[0]  # type: ignore[arg-type]
+
+
+def rloo_config(config: RunConfig, policy: LanguageModelPolicy, folder: Path) -> RLOOConfig:
+    """What GRPO's arguments of a run say, as far as RLOO's trainer has them."""
+    args = plain_args(config, policy, folder)
+    shared = {f.name for f in fields(args) if f.init} & {f.name for f in fields(RLOOConfig)}
+    given = {name: getattr(args, name) for name in shared - {"generation_batch_size"}}
+    return RLOOConfig(**given)
+
+
+def test_rloo_is_trl_s_own_up_to_rounding(tmp_path: Path) -> None:
+    """TRL's RLOOTrainer sums log-probabilities before it multiplies by the advantage."""
+    config = config_of(type="rloo", **FAST_LEARNER)
+    ours = lab_weights(config, tmp_path / "lab")
+    theirs = plain_grpo(config, tmp_path / "plain", PlainRloo, rloo_config)
+    start = LanguageModelPolicy(config.policy).model.state_dict()
+    moved = torch.cat([(theirs[name] - start[name]).flatten() for name in start])
+    apart = torch.cat([(theirs[name] - ours[name]).flatten() for name in start])
+    assert moved.abs().max() > 1e-3
+    assert apart.norm() < 1e-2 * moved.norm()
+
+
 def test_overridden_methods_keep_their_signatures() -> None:
     """TRL 1.16's signatures; when one changes, fst_core/slow/grpo.py must be read again."""
+    rewards = inspect.signature(GRPOTrainer._calculate_rewards)
+    assert list(rewards.parameters) == [
+        "self",
+        "inputs",
+        "prompts",
+        "completions",
+        "completion_ids_list",
+    ]
     scored = inspect.signature(GRPOTrainer._generate_and_score_completions)
     assert list(scored.parameters) == ["self", "inputs"]
     turn = inspect.signature(GRPOTrainer._generate_single_turn)

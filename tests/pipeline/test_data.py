@@ -26,6 +26,10 @@ def test_a_pool_holds_what_its_runs_read() -> None:
     assert _read(posthoc) == {"directives": 15 * 16}
     suites = dict.fromkeys((suite.name for suite in demo.evaluation.suites), 0)
     assert _read(demo) == {"directives": 60 * 16, **suites}
+    ablation, _ = load_config(ROOT / "configs/tiny/ablation.toml")
+    assert ablation.environment == demo.environment
+    assert ablation.evaluation.problems <= demo.evaluation.problems
+    assert _read(ablation) == {"directives": 20 * 16}
     continual, _ = load_config(ROOT / "configs/tiny/continual.toml")
     assert _read(continual) == {"tags": 25 * 16, "dots": 25 * 16, "stars": 25 * 16}
 

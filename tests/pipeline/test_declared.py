@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import itertools
 import json
 import shlex
 import subprocess
@@ -39,6 +40,12 @@ def commands(stage: dict[str, Any]) -> list[str]:
         found = [command.replace(f"${{{key}}}", str(dig(PARAMS, key))) for command in found]
     assert not [command for command in found if "${" in command]
     return found
+
+
+def after(words: list[str], option: str) -> list[str]:
+    """What stands between an option and the next one; empty without the option."""
+    rest = words[words.index(option) + 1 :] if option in words else []
+    return list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,10 +98,13 @@ def test_every_dependency_is_a_file_or_an_output(name):
         ("plasticity", "plasticity"),
         ("posthoc", "posthoc"),
         ("continual", "continual"),
+        ("ablation", "ablation"),
     ],
 )
 def test_the_stages_name_the_journals_of_their_runs(stage, config):
-    runs, _ = expand(ROOT / f"configs/tiny/{config}.toml")
+    words = shlex.split(commands(STAGES[stage])[-1])
+    arms, seeds = after(words, "--arms"), [int(seed) for seed in after(words, "--seeds")]
+    runs, _ = expand(ROOT / f"configs/tiny/{config}.toml", (), arms, seeds)
     journals = {f"runs/repro/{run.name}/{run.id}/journal.jsonl" for run in runs}
     assert set(STAGES[stage]["outs"]) == journals
     assert journals < set(STAGES["report"]["deps"])

@@ -263,6 +263,22 @@ def test_a_continual_study_runs_and_refuses_a_single_task(prefect_api, mlflow_st
     assert not (tmp_path / "none").exists()
 
 
+def test_an_ablation_runs_its_sweeps_and_refuses_a_study_without(
+    prefect_api, mlflow_store, tmp_path
+):
+    sweep = '[{"name": "baseline", "key": "slow.baseline", "values": ["problem", "batch"]}]'
+    line = ["flows.ablation", SMOKE, "--runs", str(tmp_path), "--set", "study.arms=[]"]
+    done = told(*line, "--set", f"study.sweeps={sweep}", "--no-track")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "smoke/summary.json").read_text())
+    assert summary["ablation"]["base"] == "fst"
+    arms = [row["arm"] for row in summary["ablation"]["settings"]["slow.baseline"]]
+    assert arms == ["fst", "baseline-batch"]
+    refused = told("flows.ablation", SMOKE, "--runs", str(tmp_path / "none"))
+    assert refused.returncode == 1 and "no [[study.sweeps]]" in refused.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_log_tells_one_line_an_evaluation(tmp_path, caplog):
     """Under the context by which the arm is judged, whichever others were measured."""
     follower = Follower(tmp_path / "fst-s0", logging.getLogger("study"), "best")

@@ -14,7 +14,14 @@ HEAVY = ("torch", "transformers", "trl", "gepa", "mlflow", "pandas")
 
 @pytest.mark.parametrize(
     "module",
-    ["flows.train", "flows.compare", "flows.plasticity", "flows.continual", "flows.report"],
+    [
+        "flows.train",
+        "flows.compare",
+        "flows.plasticity",
+        "flows.continual",
+        "flows.ablation",
+        "flows.report",
+    ],
 )
 def test_importing_a_flow_loads_nothing_heavy(module):
     code = f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])"

@@ -1,5 +1,6 @@
 """The command line: runs, resumes, refusals, and one sentence for every foreseen mistake."""
 
+import errno
 import importlib
 import json
 import os
@@ -158,6 +159,23 @@ def test_out_of_memory_names_the_settings_to_lower() -> None:
     assert sentence_for(torch.OutOfMemoryError("CUDA out of memory")) == OUT_OF_MEMORY
     assert "slow.micro_batch" in OUT_OF_MEMORY
     assert sentence_for(ValueError("a bug")) is None
+
+
+@pytest.mark.parametrize(
+    "number", ["ENOSPC", "EACCES", "EROFS", "ENOTDIR", "ENOENT", "EEXIST", "EISDIR", "ELOOP"]
+)
+def test_what_a_disk_refuses_is_told_with_its_path(number: str) -> None:
+    error = OSError(getattr(errno, number), "why", "where/it/is")
+    said = sentence_for(error)
+    assert said and said.startswith("where/it/is: why; ")
+    assert sentence_for(OSError(errno.EBADF, "a bug")) is None
+
+
+def test_a_too_long_completion_is_refused_with_the_setting_to_lower(tmp_path: Path) -> None:
+    words = ["--runs", tmp_path / "runs", "--no-track", "--set", "policy.max_new_tokens=512"]
+    answer = call("run", write_config(tmp_path), *words)
+    assert answer.code == 1
+    assert "policy.max_new_tokens = 512; lower policy.max_new_tokens, or" in answer.err
 
 
 def test_a_run_reaches_its_end_and_says_what_came_of_it() -> None:
@@ -359,7 +377,7 @@ def test_a_hub_policy_may_ask_the_hub(tmp_path: Path) -> None:
         (["--set", "name=../up"], "name:"),
         (["--set", 'name=""'], "name:"),
         (["--set", "slow.taau=3"], "did you mean tau?"),
-        (["--set", "slow.learning_rate=1e999"], "slow.cispo.learning_rate"),
+        (["--set", "slow.learning_rate=1e999"], "learning_rate: Input should be a finite number"),
         (["--set", "policy.device=toaster"], "torch knows no such device"),
         (["--set", "environment.path=nope.jsonl", "--set", "environment.type=jsonl"], "nope.jsonl"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from fst_core.config import RunConfig, load_config
-from fst_core.cost import cost_rows, count_parameters, estimate, search_bounds
+from fst_core.cost import cost_rows, count_parameters, estimate
 from fst_core.journal import read_events
 from fst_core.policy.locate import TINY
 from tests.runs import tiny_config
@@ -51,7 +51,8 @@ def test_a_budget_below_one_search_step_buys_anchors_at_most(
     calls: int, rollouts: int, reflections: int
 ) -> None:
     # 4 anchors, then a reserve of 2 x 2 proposals x 2 problems + 4 anchors = 12: 16 in all.
-    bounds = search_bounds(tiny_config(fast={"metric_calls": calls}), steps=2)
+    config = tiny_config(fast={"metric_calls": calls})
+    bounds = config.fast.bounds(2 * config.loop.problems_per_step, config)
     assert (bounds.rollouts, bounds.reflections) == (rollouts, reflections)
 
 

@@ -278,3 +278,22 @@ def test_subscores_break_ties_only_as_far_as_the_config_says():
     assert score_of(verdict, 0.0) == 0.5
     assert score_of(verdict, 0.01) == pytest.approx(0.505)
     assert score_of(Verdict(1.0), 0.01) == 1.0
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_a_search_without_a_better_best_ends_after_its_patience(policy, patience):
+    useless = Scripted(lambda job: Proposal(f"{job.context}\nBe brief {job.seed}.", "add"))
+    fast(policy, useless, patience=patience, metric_calls=4000).evolve(
+        seeded(SEED, 4), policy.problems(20), 0
+    )
+    assert useless.calls == patience
+
+
+def test_patience_begins_anew_with_every_better_best(policy):
+    patient = fast(policy, Scripted(add_required), patience=2, metric_calls=4000)
+    evolution = patient.evolve(seeded(SEED, 4), policy.problems(20), 0)
+    endless = fast(policy, Scripted(add_required), metric_calls=4000)
+    same = endless.evolve(seeded(SEED, 4), policy.problems(20), 0)
+    assert evolution.accepted >= 1
+    assert max(map(sum, evolution.population.scores)) == max(map(sum, same.population.scores))
+    assert evolution.metric_calls < same.metric_calls

@@ -51,7 +51,9 @@ class Step:
             session.slow.handover.on_pre_optimizer_step = self._keep  # type: ignore[union-attr]
             self.watch(self.trainer)
             sabotage(self.trainer)
-            self.metrics = session.slow.step(session.population).metrics  # type: ignore[union-attr]
+            problems = session.problems.between(0, 1)
+            step = session.slow.step(session.population, problems)  # type: ignore[union-attr]
+            self.metrics = step.metrics
             self.weights = {
                 n: p.detach().clone() for n, p in session.policy.model.named_parameters()
             }

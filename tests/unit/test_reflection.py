@@ -16,6 +16,7 @@ from fst_core.config.fast import (
     PolicyReflection,
 )
 from fst_core.fast.api_chat import ApiChat, LitellmRequest, Reply, RequestFailed, address_of
+from fst_core.fast.base import FastTools
 from fst_core.fast.gepa import GepaFast
 from fst_core.fast.language_model import (
     LanguageModelReflection,
@@ -335,17 +336,8 @@ def test_litellm_outages_raise_after_the_retries(
 
 def made(config, chat=None):
     policy = Simulated(tuple(random_words(2, 1)))
-    part = make_fast(
-        config,
-        roll_out=policy,
-        solve=lambda problem: None,
-        chat=chat,
-        run_seed=1,
-        size=2,
-        max_tokens=99,
-        count_tokens=count_words,
-    )
-    return part, policy
+    tools = FastTools(policy, lambda problem: None, chat, 1, 2, 99, count_words)
+    return make_fast(config, tools), policy
 
 
 def test_no_fast_part_changes_nothing():

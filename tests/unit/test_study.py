@@ -1,13 +1,19 @@
 """Studies: which runs there are, and what happens when one fails or the study is stopped."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fst_core.config.model import ConfigError
 from fst_core.journal import read_events
-from fst_core.study import LOG, Outcome, expand, failures, find_runs, run_study, stop_all
+from fst_core.run_folder import lock
+from fst_core.study import LOG, PARENT, Outcome, expand, failures, find_runs, run_study, stop_all
 from tests.unit.commands import call, finished, write_config
 
 
@@ -37,6 +43,28 @@ def test_runs_are_found_in_run_and_study_folders(tmp_path: Path) -> None:
     assert find_runs([folder.parent, folder]) == [folder]
     with pytest.raises(ConfigError, match="no run here"):
         find_runs([tmp_path])
+
+
+def test_what_holds_no_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    folder, said = finished()[1], list[str]()
+    (tmp_path / "report.html").write_text("")
+    (tmp_path / "tables").mkdir()
+    others = [tmp_path / "report.html", tmp_path / "tables"]
+    assert find_runs([*others, folder], said.append) == [folder]
+    assert said == [f"warning: {path} is left out: no run here" for path in others]
+    with pytest.raises(ConfigError, match=r"report\.html, .*tables: no run here"):
+        find_runs(others, said.append)
+    with pytest.raises(ConfigError, match="no such folder"):
+        find_runs([folder, tmp_path / "typo"], said.append)
+
+
+def test_a_report_of_everything_in_a_folder_is_made(tmp_path: Path) -> None:
+    study = finished()[1].parent
+    (study / "prefect").mkdir(exist_ok=True)
+    answer = call("report", *sorted(study.iterdir()), "--out", tmp_path / "report")
+    assert answer.code == 0, answer.err
+    assert f"warning: {study / 'prefect'} is left out: no run here" in answer.err.splitlines()
+    assert (tmp_path / "report" / "report.html").exists()
 
 
 def test_one_failing_run_stops_no_other(tmp_path: Path) -> None:
@@ -86,6 +114,71 @@ def test_an_interrupted_compare_says_how_to_go_on(
     answer = call("compare", config, "--fresh", "--runs", tmp_path / "my runs", "--no-track")
     assert answer.code == 130
     assert f"fst compare {config} --runs '{tmp_path}/my runs' --no-track" in answer.err
+
+
+HOLD_LOG = """
+import fcntl, sys
+log = open(sys.argv[1], "ab")
+fcntl.flock(log, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_study_on_one_folder_names_the_first_as_the_reason(tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    folder = runs / "tiny" / "base-s0"
+    folder.mkdir(parents=True)
+    log = folder / LOG
+    log.write_text("step 1/2 of the first study\n")
+    command = [sys.executable, "-c", HOLD_LOG, str(log)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None and first.stdout.readline() == b"held\n"
+        answer = call("compare", config, "--runs", runs, "--no-track")
+        first.kill()
+    assert answer.code == 1
+    assert f"error: base-s0 failed (another study runs {folder}; wait for it" in answer.err
+    assert log.read_text() == "step 1/2 of the first study\n"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_runs_of_a_killed_study_end_and_can_go_on(tmp_path: Path) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    folder = runs / "tiny" / "rl-s0"
+    words = ["compare", str(config), "--arms", "rl", "--runs", str(runs), "--no-track"]
+    words += ["--set", "loop.steps=4000", "--set", "evaluation.every=0"]
+    command = [sys.executable, "-m", "fst_core.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as study:
+        eventually(lambda: (folder / LOG).is_file() and "step " in (folder / LOG).read_text())
+        child = int((folder / "lock").read_text())
+        assert alive(child)
+        study.kill()
+    eventually(lambda: not alive(child))
+    assert "interrupted; " in (folder / LOG).read_text()
+    assert read_events(folder / "journal.jsonl")[-1]["kind"] != "end"
+    lock(folder).close()
+
+
+def test_a_run_whose_study_has_gone_does_not_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fst_core.cli", "run", str(write_config(tmp_path))]
+    environment = {**os.environ, PARENT: "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and "the study that started this run (pid 1)" in done.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_failed_run_is_told_in_one_sentence(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fst_core.config import TinyPolicy, VllmConfig
@@ -22,10 +23,11 @@ from fst_core.failures import sentence_for
 from fst_core.interleave import interleave
 from fst_core.journal import effective, read_events
 from fst_core.policy import vllm_server
-from fst_core.policy.base import EngineError
+from fst_core.policy.base import ContextTooLong, EngineError
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.locate import refuse_missing_engine
 from fst_core.policy.vllm_server import VllmServerEngine
+from fst_core.preflight import preflight
 from fst_core.session import Session
 from tests.runs import tiny_config
 
@@ -49,6 +51,8 @@ class FakeVllm(ThreadingHTTPServer):
         self.weight_version = "default"
         self.absent: set[str] = set()
         self.info = {"logprobs_mode": "processed_logprobs", "device": "cuda"}
+        self.answers: dict[str, Any] = {}
+        """What routes answer instead of what they should: JSON, or bytes as they are."""
         self.delay: Callable[[dict[str, Any]], float] = lambda body: 0.0
         self.now = self.most = 0
         self.lock = threading.Lock()
@@ -59,6 +63,8 @@ class FakeVllm(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def reply(self, route: str, body: dict[str, Any]) -> Any:
+        if route in self.answers:
+            return self.answers[route]
         if route == "/v1/models":
             return {"data": [{"id": "tiny", "max_model_len": 512}]}
         if route == "/server_info":
@@ -126,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.send(200, server.reply(route, body))
 
     def send(self, status: int, answer: Any) -> None:
-        data = json.dumps(answer).encode()
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -333,3 +339,160 @@ def test_vllm_has_to_be_installed_for_the_process_alone(monkeypatch: pytest.Monk
     refuse_missing_engine(TinyPolicy(engine="vllm", vllm=server))
     with pytest.raises(ConfigError, match=r"pip install 'fst-lab\[vllm\]'"):
         refuse_missing_engine(TinyPolicy(engine="vllm"))
+
+
+def choice(**changed: Any) -> dict[str, Any]:
+    """A completion as the server should answer it, but for some of its keys."""
+    good = {"token_ids": [5, 6], "logprobs": {"token_logprobs": [-0.5, -1.0]}}
+    return {"choices": [{**good, **changed}]}
+
+
+def logprobs(*values: float | None) -> dict[str, Any]:
+    return choice(logprobs={"token_logprobs": list(values)})
+
+
+BAD_COMPLETIONS: list[tuple[Any, str]] = [
+    (b"<html>", "answered no JSON"),
+    (b"[" * 100_000, "answered no JSON"),
+    (b"\xff\xfe", "answered no JSON"),
+    ([], "the whole answer"),
+    (None, "the whole answer"),
+    ("text", "the whole answer"),
+    ({}, "choices: Field required"),
+    ({"choices": {}}, "choices: "),
+    ({"choices": []}, "choices: "),
+    ({"choices": choice()["choices"] * 2}, "choices: "),
+    ({"choices": [None]}, r"choices\.0: "),
+    (choice(token_ids=None), "token_ids: "),
+    (choice(token_ids=[]), "token_ids: "),
+    (choice(token_ids=[5, "6"]), r"token_ids\.1: "),
+    (choice(token_ids=[5, 6.5]), r"token_ids\.1: "),
+    (choice(token_ids=[5, True]), r"token_ids\.1: "),
+    (choice(token_ids=[5, -1]), r"token_ids\.1: "),
+    (choice(token_ids=[5, 1 << 70]), "of a vocabulary of"),
+    (choice(token_ids=[5, 100_000]), "token 100000 of a vocabulary of"),
+    (choice(token_ids=[5, 6, 7]), "3 tokens with 2 log-probabilities"),
+    (choice(token_ids=[5]), "1 tokens with 2 log-probabilities"),
+    (
+        choice(token_ids=[5] * 17, logprobs={"token_logprobs": [-1.0] * 17}),
+        "17 tokens where 16 were asked for",
+    ),
+    (choice(logprobs=None), "logprobs: "),
+    (choice(logprobs={}), "token_logprobs: "),
+    (logprobs(-0.5, None), r"token_logprobs\.1: "),
+    (logprobs(-0.5, 0.5), r"token_logprobs\.1: "),
+    (logprobs(-0.5, float("nan")), r"token_logprobs\.1: "),
+    (logprobs(float("-inf"), -0.5), r"token_logprobs\.0: "),
+]
+
+
+@pytest.mark.parametrize(("answer", "what"), BAD_COMPLETIONS)
+def test_a_completion_of_another_shape_stops_the_run_with_a_sentence(
+    server: FakeVllm, tmp_path: Path, answer: Any, what: str
+) -> None:
+    policy = policy_of(server, tmp_path)
+    server.answers = {COMPLETIONS: answer}
+    with pytest.raises(EngineError, match=what) as error:
+        policy.generate([[5, 6]] * 2, [1, 2])
+    said = str(error.value)
+    assert server.url in said and "\n" not in said and len(said) < 400
+    assert isinstance(policy.engine, VllmServerEngine)
+    assert policy.engine.rollouts == policy.engine.calls == 0
+
+
+def test_rounding_above_zero_is_no_fault(server: FakeVllm, tmp_path: Path) -> None:
+    policy = policy_of(server, tmp_path)
+    server.answers = {COMPLETIONS: logprobs(1e-6, 0.0)}
+    assert policy.generate([[5, 6]], [1])[0].logprobs == (1e-6, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("route", "answer", "what"),
+    [
+        ("/v1/models", {}, "data: "),
+        ("/v1/models", {"data": []}, "data: "),
+        ("/v1/models", {"data": [{"id": "tiny", "max_model_len": None}]}, "max_model_len: "),
+        ("/v1/models", {"data": [{"id": "tiny", "max_model_len": 0}]}, "max_model_len: "),
+        ("/server_info", [], "the whole answer"),
+        ("/server_info", {"vllm_config": "text"}, "vllm_config: "),
+        ("/server_info", {"vllm_config": {"model_config": {}}}, "logprobs_mode: "),
+        ("/weight_info", {"weight_version": 3}, "weight_version: "),
+        ("/weight_info", [], "the whole answer"),
+        ("/reset_prefix_cache", {"success": "no"}, "success: "),
+        (RELOAD, b"", "answered no JSON"),
+    ],
+)
+def test_what_no_vllm_server_answers_is_told_in_a_sentence(
+    server: FakeVllm, tmp_path: Path, route: str, answer: Any, what: str
+) -> None:
+    server.answers = {route: answer}
+    with pytest.raises(EngineError, match=what) as error:
+        policy_of(server, tmp_path).generate([[5, 6]], [1])
+    assert server.url in str(error.value) and server.requests == []
+
+
+URLS = [
+    "garbage",
+    "127.0.0.1:8000",
+    "http://",
+    "http://host:port",
+    "http://host:99999",
+    "http://[::1",
+    "ftp://host",
+    "http://\x00",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_an_address_that_is_none_is_refused_before_anything_starts(
+    url: str, tmp_path: Path
+) -> None:
+    where = VllmConfig(mode="server", url=url, weights_folder=str(tmp_path))
+    policy = TinyPolicy(engine="vllm", vllm=where)
+    with pytest.raises(ConfigError, match=r"policy\.vllm\.url = .* is no address; give one"):
+        preflight(tiny_config(policy=policy.model_dump()))
+    with pytest.raises(ConfigError, match=r"policy\.vllm\.url"):
+        LanguageModelPolicy(policy)
+
+
+@pytest.mark.parametrize("what", ["a file", "below a file", "taken", "a long name", "a loop"])
+def test_a_weights_folder_that_cannot_be_written_is_one_sentence(
+    server: FakeVllm, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    places = {
+        "a file": "file",
+        "below a file": "file/w",
+        "a loop": "loop",
+        "a long name": "w" * 300,
+    }
+    policy = policy_of(server, tmp_path / places.get(what, "w"))
+    if what == "taken":
+        monkeypatch.setattr(policy.engine, "_tag", lambda: "tag")
+        (tmp_path / "w" / "tag").mkdir(parents=True)
+    with pytest.raises(EngineError, match=r"policy\.vllm\.weights_folder = .*cannot be written"):
+        policy.generate([[5, 6]], [1])
+    assert server.requests == []
+
+
+def test_a_full_disk_under_the_weights_folder_is_one_sentence(
+    server: FakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_of(server, tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(policy.model, "save_pretrained", full)
+    with pytest.raises(EngineError, match=r"weights_folder .*No space left on device"):
+        policy.generate([[5, 6]], [1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_with_a_smaller_window_sets_the_policys(server: FakeVllm, tmp_path: Path) -> None:
+    server.answers = {"/v1/models": {"data": [{"id": "tiny", "max_model_len": 20}]}}
+    policy = policy_of(server, tmp_path)
+    with pytest.raises(ContextTooLong, match=r"--max-model-len = 20; raise it"):
+        policy.generate([[5] * 5], [1])
+    assert len(policy.generate([[5] * 4], [1])) == 1

@@ -138,8 +138,9 @@ def test_too_long_a_prompt_is_refused_by_the_key_it_passes(policy: LanguageModel
     rows = chats(policy, ["Be brief."])
     with pytest.raises(ContextTooLong, match=r"lower contexts\.max_tokens"):
         policy.generate(rows, [1], Sampling(1.0, 512))
-    engine_of(policy).limit = len(rows[0]) + 11
-    with pytest.raises(ContextTooLong, match=r"raise policy\.vllm\.max_model_len"):
+    engine = engine_of(policy)
+    engine.window, engine.limit = len(rows[0]) + 11, "policy.vllm.max_model_len"
+    with pytest.raises(ContextTooLong, match=r"policy\.vllm\.max_model_len = \d+; raise it"):
         policy.generate(rows, [1])
     with pytest.raises(ValueError, match="1 prompts but 2 seeds"):
         policy.generate(rows, [1, 2])

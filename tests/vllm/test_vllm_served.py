@@ -104,8 +104,8 @@ def test_what_the_server_has_no_room_for_is_refused(policy: LanguageModelPolicy)
     assert policy.engine.server.limit == policy.window == 512
     with pytest.raises(ContextTooLong, match=r"lower contexts\.max_tokens"):
         policy.generate(rows, [1], Sampling(1.0, 512))
-    policy.engine.server.limit = 20
-    with pytest.raises(ContextTooLong, match=r"policy\.vllm\.max_model_len"):
+    policy.engine.window, policy.engine.limit = 20, "the server's --max-model-len"
+    with pytest.raises(ContextTooLong, match=r"--max-model-len = 20; raise it"):
         policy.generate(rows, [1])
     connect.cache_clear()
 

@@ -1,9 +1,9 @@
-"""The CISPO slow part: one GRPOTrainer.train() call, stepped from outside.
+"""A slow part over groups of rollouts: one GRPOTrainer.train() call, stepped from outside.
 
-Objective (FST Eq. 4 as TRL computes it): per token, -sg(min(rho, tau)) * A * log pi, summed over
-the completions of the step and divided by their token count, plus beta times KL to the base
-model under the same prompt. The paper averages tokens per prompt first; TRL averages over all
-tokens of the step, which weighs long completions more.
+The settings say which loss TRL computes (`GradientSettings.objective`) and where advantages come
+from; everything else, from the optimizer to the checkpoint, is the same for all of them. CISPO's
+paper averages tokens per prompt first; TRL averages over all tokens of the step, which weighs long
+completions more.
 """
 
 import gc
@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 
-from fst_core.config import CispoConfig, LoopConfig
-from fst_core.environments.base import Judge
+from fst_core.config import LoopConfig
+from fst_core.config.slow import GradientSettings
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.randomness import set_seeds
 from fst_core.records import Population, Problem
-from fst_core.slow.base import StepReport, TrainingDiverged
-from fst_core.slow.grpo import ContextGRPOTrainer, Handover, RewardByJudge
+from fst_core.slow.base import SlowTools, StepReport, TrainingDiverged
+from fst_core.slow.callbacks import Handover, RewardByJudge
+from fst_core.slow.grpo import ContextGRPOTrainer
+from fst_core.slow.retention_loss import Retention
 from fst_core.slow.sharded import save_sharded
 from fst_core.slow.stepped import Stepped
 
@@ -38,14 +40,19 @@ METRICS = {
     "reward_std": "slow/reward_std",
     "frac_reward_zero_std": "slow/zero_variance_frac",
     "kl": "slow/kl",
+    "teacher_kl": "slow/teacher_kl",
+    "retention_kl": "slow/retention_kl",
     "entropy": "slow/entropy",
     "cispo_clip_ratio": "slow/clip_frac",
+    "clip_ratio/region_mean": "slow/clip_frac",
     "grad_norm": "slow/grad_norm",
     "learning_rate": "slow/learning_rate",
     "completions/mean_length": "slow/length_tokens",
     "completions/clipped_ratio": "slow/truncated_frac",
+    "accepted_frac": "slow/accepted_frac",
+    "given_frac": "slow/given_frac",
 }
-"""TRL's log keys and the lab's names for them."""
+"""TRL's log keys, and those that slow parts add to them, and the lab's names for them."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +63,7 @@ TRAINER_STATE = "trainer_state.json"
 
 
 def grpo_config(
-    slow: CispoConfig, loop: LoopConfig, policy: LanguageModelPolicy, folder: str
+    slow: GradientSettings, loop: LoopConfig, policy: LanguageModelPolicy, folder: str
 ) -> GRPOConfig:
     """The lab's settings in TRL's terms; what is not named here keeps TRL's default."""
     processes = dist.get_world_size() if dist.is_initialized() else 1
@@ -70,10 +77,7 @@ def grpo_config(
         num_generations=loop.group_size,
         max_completion_length=policy.sampling.max_new_tokens,
         temperature=policy.sampling.temperature,
-        loss_type="cispo",
-        epsilon_high=slow.tau,
-        beta=slow.beta,
-        scale_rewards="group" if slow.scale_by_std else "none",
+        **slow.objective(),
         learning_rate=slow.learning_rate,
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=slow.warmup_steps,
@@ -95,36 +99,31 @@ def grpo_config(
     return args
 
 
-class CispoSlow:
-    """CISPO through TRL, its rollouts spread over the population (see `slow.base.SlowPart`)."""
+class GroupSlow:
+    """A gradient learner on groups spread over the population (see `slow.base.SlowPart`)."""
 
-    def __init__(
-        self,
-        slow: CispoConfig,
-        loop: LoopConfig,
-        policy: LanguageModelPolicy,
-        environment: Judge,
-        problem_at: Callable[[int], Problem],
-        run_seed: int,
-    ):
+    trainer_class = ContextGRPOTrainer
+
+    def __init__(self, slow: GradientSettings, tools: SlowTools):
+        loop, policy = tools.run.loop, tools.policy
         self.policy = policy
-        self.run_seed = run_seed
+        self.run_seed = run_seed = tools.run.seed
         self.folder = tempfile.TemporaryDirectory(prefix="fst-trainer-")
-        self.judge = RewardByJudge(environment, problem_at)
+        self.judge = RewardByJudge(tools.environment)
         self.handover = Handover(self._before_step)
         rows = loop.steps * loop.problems_per_step
         args = grpo_config(slow, loop, policy, self.folder.name)
-        self.trainer = ContextGRPOTrainer(
+        self.trainer = self.trainer_class(
             model=policy.model,
             reward_funcs=self.judge,
             args=args,
-            train_dataset=problem_rows(problem_at, rows),
+            train_dataset=slots(rows),
             processing_class=policy.tokenizer,
             callbacks=[self.handover],
         )
         self.trainer.remove_callback(PrinterCallback)
-        chunks = args.gradient_accumulation_steps
-        self.trainer.bind(policy, run_seed, slow, chunks)
+        self.retention = Retention(tools)
+        self.trainer.bind(policy, tools.environment, run_seed, slow, self.retention)
         self.judge.trainer = self.trainer
         self.stepped: Stepped | None = None
 
@@ -134,21 +133,24 @@ class CispoSlow:
         self.stepped = Stepped(lambda: self.trainer.train(resume_from_checkpoint=resume))
         self.stepped.resume()
         self.policy.version = self.trainer.state.global_step
+        if checkpoint:
+            self.retention.restore(checkpoint, self.policy.model.device)
 
     def _before_step(self, step: int) -> None:
         assert self.stepped is not None
         self.stepped.pause()
         set_seeds(self.run_seed, "slow", step)
 
-    def step(self, population: Population) -> StepReport:
+    def step(self, population: Population, problems: Sequence[Problem]) -> StepReport:
         """One optimizer step; see `slow.base.SlowPart`."""
         assert self.stepped is not None
-        self.trainer.population = population
+        self.trainer.population, self.trainer.problems = population, problems
         self.handover.logs.clear()
         self.stepped.resume()
         self.policy.version = step = self.trainer.state.global_step
         metrics = step_metrics(self.handover.logs)
         metrics |= self.trainer.mismatch.take(self.trainer.accelerator)
+        metrics |= self.retention.take()
         metrics["slow/skipped"] = float(self.handover.skipped_in_a_row > 0)
         self._check(step, metrics)
         return StepReport(step, metrics, tuple(gather_object(self.judge.rollouts)))
@@ -178,6 +180,7 @@ class CispoSlow:
             self.policy.model.save_pretrained(folder)
             self.trainer._save_optimizer_and_scheduler(str(folder))
         self.policy.tokenizer.save_pretrained(folder)
+        self.retention.save(folder)
         self.trainer.state.save_to_json(os.path.join(folder, TRAINER_STATE))
 
     def close(self) -> None:
@@ -190,15 +193,9 @@ class CispoSlow:
             torch.cuda.empty_cache()
 
 
-def problem_rows(problem_at: Callable[[int], Problem], rows: int) -> Dataset:
-    """The run's whole problem stream, one row per position, in order and never repeated."""
-    problems = [problem_at(i) for i in range(rows)]
-    return Dataset.from_dict(
-        {
-            "prompt": [[dict(m) for m in p.messages] for p in problems],
-            "position": list(range(rows)),
-        }
-    )
+def slots(rows: int) -> Dataset:
+    """One row per problem of the run, in order, empty: the problem comes with its step."""
+    return Dataset.from_dict({"prompt": [""] * rows, "slot": list(range(rows))})
 
 
 def step_metrics(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -1,0 +1,64 @@
+"""Ablations: one setting of an arm changed at a time, with every seed, and what each is worth.
+
+python -m flows.ablation configs/tiny/ablation.toml
+"""
+
+from prefect import flow
+
+from flows.compare import Comparison, run_and_report, run_command, study_parser
+from fst_core.config import RunConfig, StudyConfig
+from fst_core.config.model import ConfigError
+from fst_core.study import expand
+from tasks.runs import Order, with_data
+
+
+@flow(name="ablation", flow_run_name="ablation {config_path}")
+def ablation(
+    config_path: str,
+    arms: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
+    jobs: int | None = None,
+    overrides: tuple[str, ...] = (),
+    runs: str = "runs",
+    data: str | None = None,
+    track: bool = True,
+) -> Comparison:
+    """Train every arm and every value of the sweeps with every seed, and report.
+
+    Raises:
+        ConfigError: before anything starts, if there are no sweeps or a run cannot be run.
+        StudyFailed: after the report, if runs failed.
+    """
+    overrides = with_data(overrides, data)
+    planned, study = expand(config_path, overrides, arms, seeds)
+    refuse_without_sweeps(study, config_path)
+    return run_and_report(Order(config_path, overrides, runs, track), planned, jobs or study.jobs)
+
+
+def refuse_without_sweeps(study: StudyConfig, config_path: str) -> None:
+    """Raise unless the study changes a setting.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    if not study.sweeps:
+        raise ConfigError(
+            f"{config_path}: the study has no [[study.sweeps]], so nothing is ablated; add one "
+            "with name, key and values (flows.compare runs studies of arms alone)"
+        )
+
+
+def main() -> None:
+    """Command line of `python -m flows.ablation`."""
+    parser = study_parser("ablation", "Run arms and sweeps x seeds and report on them.")
+    args = parser.parse_args()
+
+    def check(_: list[RunConfig]) -> None:
+        _, study = expand(args.config, with_data(args.set, args.data))
+        refuse_without_sweeps(study, args.config)
+
+    run_command(ablation, args, check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""`fst methods`: what a config can name."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fst_core.cli_options import out
+from fst_core.config.model import ConfigError
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One method in full.")] = None,
+    markdown: Annotated[bool, typer.Option(help="All in full, as docs/methods.md.")] = False,
+) -> None:
+    """List every fast, slow, curriculum and retention method: its paper, cost and defaults."""
+    from fst_core.catalogue import KINDS, catalogue
+    from fst_core.catalogue import markdown as page
+
+    if markdown:
+        typer.echo(page(), nl=False)
+        return
+    entries = [entry for entry in catalogue() if name in (None, entry.name)]
+    if not entries:
+        known = ", ".join(sorted({entry.name for entry in catalogue()}))
+        raise ConfigError(f"no method {name!r}; known methods: {known}")
+    if name is None:
+        for kind, (_, about) in KINDS.items():
+            table = Table("type", "what it is", "what it costs", title=about, title_justify="left")
+            for entry in entries:
+                if entry.kind == kind:
+                    table.add_row(entry.name, entry.title, entry.cost)
+            out.print(table)
+        return
+    for entry in entries:
+        out.print(f"{entry.kind}: {entry.name}\n{entry.title}\n", markup=False, highlight=False)
+        out.print(f"{entry.about}\n\nCost: {entry.cost}", markup=False, highlight=False)
+        table = Table("setting", "default", "what it does")
+        for setting in entry.settings:
+            table.add_row(setting.name, setting.default, setting.about)
+        out.print(table)

@@ -1,0 +1,1 @@
+"""Which problems the loops see next, decided once a cycle from training signals alone."""

@@ -1,0 +1,71 @@
+"""The problems of slow steps: the training stream as the curriculum has ordered it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from fst_core.config import RunConfig
+from fst_core.curriculum.base import Curriculum, Outcome, StreamTools
+from fst_core.curriculum.registry import make_curriculum
+from fst_core.environments.tasks import Tasks
+from fst_core.records import Problem, Rollout
+
+
+class Problems:
+    """Asks the curriculum once a cycle, and tells it what each slow step showed."""
+
+    def __init__(self, run: RunConfig, tasks: Tasks):
+        self.loop, self.tasks = run.loop, tasks
+        tools = StreamTools(run, tasks.layout, tasks.is_first)
+        self.curriculum: Curriculum = make_curriculum(tools)
+        self.first = 0
+        """First slot of the cycle under way."""
+        self.positions: list[int] = []
+        """Stream position at each slot of the cycle under way."""
+
+    def between(self, start: int, stop: int) -> list[Problem]:
+        """The problems of slow steps [start, stop), which lie within one cycle."""
+        batch = self.loop.problems_per_step
+        return [self.tasks.train(p) for p in self._positions(start * batch, stop * batch)]
+
+    def _positions(self, first: int, last: int) -> list[int]:
+        cycle = self.loop.cycle_steps * self.loop.problems_per_step
+        begin = first // cycle * cycle
+        if not self.positions or self.first != begin:
+            end = min(begin + cycle, self.loop.steps * self.loop.problems_per_step)
+            self.first, self.positions = begin, self.curriculum.choose(range(begin, end))
+        return self.positions[first - self.first : last - self.first]
+
+    def observe(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Tell the curriculum of slow step `step` (from 1)."""
+        batch = self.loop.problems_per_step
+        positions = self._positions((step - 1) * batch, step * batch)
+        rewards: dict[str, list[float]] = defaultdict(list)
+        for rollout in rollouts:
+            rewards[rollout.problem_id].append(rollout.verdict.reward)
+        problems = {p: self.tasks.train(p) for p in positions}
+        self.curriculum.observe(
+            [
+                outcome(position, problem, step, rewards[problem.id])
+                for position, problem in problems.items()
+                if problem.id in rewards
+            ]
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON for a checkpoint."""
+        own = dict(self.curriculum.state())
+        return {"first": self.first, "positions": self.positions, "curriculum": own}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.first, self.positions = state["first"], list(state["positions"])
+        self.curriculum.restore(state["curriculum"])
+
+
+def outcome(position: int, problem: Problem, step: int, rewards: Sequence[float]) -> Outcome:
+    """What the rewards of one problem's group show."""
+    mean = fmean(rewards)
+    apart = fmean(abs(reward - mean) for reward in rewards)
+    return Outcome(position, problem.environment, step, mean, apart)

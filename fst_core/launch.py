@@ -1,0 +1,58 @@
+"""What torchrun or accelerate launch says of a process, read from the environment without torch."""
+
+import os
+from dataclasses import dataclass
+
+from fst_core.config.model import ConfigError
+
+NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What a process of several cannot do without, beside WORLD_SIZE."""
+REMEDY = "start with torchrun or accelerate launch, or unset WORLD_SIZE for one process"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Which process of how many this one is."""
+
+    rank: int = 0
+    local_rank: int = 0
+    """Its number on this host."""
+    size: int = 1
+    """Processes of the run, on all hosts."""
+
+
+def launch() -> Launch:
+    """The launch of this process; of one alone where none is in the environment.
+
+    Raises:
+        ConfigError: if the launcher's variables are no numbers, or some are missing.
+    """
+    size = _number("WORLD_SIZE", 1)
+    if size < 1:
+        raise ConfigError(f"WORLD_SIZE = {size} is no number of processes; {REMEDY}")
+    if size == 1:
+        return Launch()
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        raise ConfigError(f"WORLD_SIZE = {size} is set without {', '.join(missing)}; {REMEDY}")
+    rank, local_rank = _number("RANK", 0), _number("LOCAL_RANK", 0)
+    _number("MASTER_PORT", 0)
+    if not 0 <= local_rank <= rank < size:
+        raise ConfigError(
+            f"RANK = {rank} and LOCAL_RANK = {local_rank} do not fit WORLD_SIZE = {size}; {REMEDY}"
+        )
+    return Launch(rank, local_rank, size)
+
+
+def speaks() -> bool:
+    """Whether this process tells what all processes of a host find: the first of a host does."""
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return alone or os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _number(name: str, absent: int) -> int:
+    text = os.environ.get(name) or str(absent)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} = {text!r} is no whole number; {REMEDY}") from error

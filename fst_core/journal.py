@@ -4,7 +4,8 @@ One JSON object a line: `seq` (0, 1, 2, ...), `time` (Unix seconds), `kind`, and
 
     run         config (resolved), versions, git, data, problems (ids by split hash)
     fast        cycle, step, evolution (see fast.base.Evolution), seconds, ledger
-    slow        step, metrics {name: value}, seconds, ledger
+    slow        step, metrics {name: value}, seconds, ledger; task, in a sequence; positions in the
+                training stream, where a curriculum chose others than those in order
     rollouts    step, loop ("slow" | "fast"), sample [{problem, context, text, reward, feedback}]
     evaluation  step, context ("seed" | "best" | "none"), context_id, metrics {name: value}, ledger
     checkpoint  step, name, next_phase

@@ -266,6 +266,7 @@ class Session:
         took = time.perf_counter() - began
         self.seconds.slow += took
         fields = {"step": report.step, "metrics": dict(report.metrics), "seconds": took}
+        fields |= self.problems.rearranged(report.step)
         if isinstance(self.config.environment, SequenceConfig):
             fields["task"] = self.config.task_at(report.step)
         self._record("slow", {**fields, "ledger": asdict(self.ledger)})

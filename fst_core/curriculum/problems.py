@@ -53,6 +53,13 @@ class Problems:
             ]
         )
 
+    def rearranged(self, step: int) -> dict[str, Any]:
+        """For the journal: the positions of slow step `step`, where they are not the slots."""
+        batch = self.loop.problems_per_step
+        slots = range((step - 1) * batch, step * batch)
+        positions = self._positions(slots.start, slots.stop)
+        return {} if positions == list(slots) else {"positions": positions}
+
     def state(self) -> dict[str, Any]:
         """Plain JSON for a checkpoint."""
         own = dict(self.curriculum.state())

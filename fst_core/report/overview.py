@@ -45,7 +45,8 @@ def _summary_tables(summary: Json) -> Iterator[Markup]:
     yield table(
         (
             "arm", "steps", "steps to rl's peak", "rollouts to rl's peak", "slow rollouts",
-            "fast rollouts", "evaluation rollouts", "slow tokens", "fast tokens", "fast s",
+            "fast rollouts", "reflections", "evaluation rollouts", "slow tokens", "fast tokens",
+            "fast s",
             "slow s", "evaluation s", "other s", "total s",
         ),
         [_cost_row(name, arm) for name, arm in summary["arms"].items()],
@@ -66,7 +67,8 @@ def _cost_row(name: str, arm: Json) -> list[Any]:
     point = to_peak["mean_curve"]
     missing = "not reached" if to_peak["defined"] else "–"
     reached = [number_text(point[k], 0) if point else missing for k in ("step", "rollouts")]
-    used = ("slow_rollouts", "fast_rollouts", "evaluation_rollouts", "slow_tokens", "fast_tokens")
+    loops = ("slow_rollouts", "fast_rollouts", "reflections", "evaluation_rollouts")
+    used = (*loops, "slow_tokens", "fast_tokens")
     parts = ("fast", "slow", "evaluation", "other", "total")
     return [
         name,

@@ -185,9 +185,12 @@ def _to_peak(
 
 
 def _used(counted: Sequence[RunLog]) -> dict[str, float | None]:
-    """The last ledger of a run, averaged over the runs that count."""
+    """The last ledger of a run and its `reflections`, averaged over the runs that count."""
     ledgers: list[dict[str, float]] = [
-        next((event["ledger"] for event in reversed(run.events) if event.get("ledger")), {})
+        {
+            **next((event["ledger"] for event in reversed(run.events) if event.get("ledger")), {}),
+            "reflections": sum(e["evolution"].get("proposals", 0) for e in run.of("fast")),
+        }
         for run in counted
     ]
     names = sorted({name for ledger in ledgers for name in ledger})

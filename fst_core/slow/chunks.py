@@ -1,9 +1,11 @@
 """Cutting a scored batch into the pieces that get a forward and backward pass of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
 Batch = dict[str, Any]
 """TRL's scored batch: tensors with N rows, and scalars that belong to all of them."""
@@ -97,3 +99,24 @@ def keep_rows(batch: Batch, alive_N: torch.Tensor, chunks: int) -> Batch:
     smaller = take_rows(batch, rows)
     smaller["completion_mask"] = smaller["completion_mask"] * alive_N[rows][:, None]
     return without_shared_padding(smaller)
+
+
+@contextmanager
+def unequal_rows(accelerator: Accelerator) -> Iterator[None]:
+    """Where TRL gathers a metric of every row, let processes have pieces of other sizes.
+
+    Shorter ones are filled up with NaN, which TRL leaves out of such metrics.
+    """
+    gather = accelerator.gather
+    if accelerator.num_processes == 1:
+        yield
+        return
+
+    def gathered(values_B: torch.Tensor) -> Any:
+        return gather(accelerator.pad_across_processes(values_B, pad_index=float("nan")))
+
+    accelerator.gather = gathered
+    try:
+        yield
+    finally:
+        accelerator.gather = gather

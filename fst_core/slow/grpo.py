@@ -55,6 +55,7 @@ from fst_core.slow.chunks import (
     by_tokens,
     filler,
     keep_rows,
+    unequal_rows,
 )
 from fst_core.slow.mismatch import Mismatch
 from fst_core.slow.retention_loss import Retention
@@ -269,7 +270,8 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         """A piece's share of the step's loss, so that the shares of all pieces add up to it."""
         if self.correct_mismatch:
             piece = {**piece, "old_per_token_logps": piece["sampling_per_token_logps"]}
-        loss: torch.Tensor = super().compute_loss(model, piece)
+        with unequal_rows(self.accelerator):
+            loss: torch.Tensor = super().compute_loss(model, piece)
         return loss if self.loss_type in TOKEN_MEANS else loss * self._share(piece)
 
     def _share(self, piece: Batch) -> float:

@@ -81,6 +81,7 @@ def test_a_curriculum_is_asked_once_a_cycle_and_told_of_every_group() -> None:
         Outcome(3, "dashed", 1, 0.25, 0.375),
         Outcome(2, "dashed", 1, 1.0, 0.0),
     ]
+    assert problems.rearranged(1) == {"positions": [3, 2]}
     problems.between(4, 5)
     assert recorder.asked == [range(0, 4), range(8, 10)]
 
@@ -104,7 +105,9 @@ def test_a_cycle_under_way_is_restored_without_asking_again() -> None:
 
 
 def test_stream_is_the_order_itself() -> None:
-    assert simulated(config(ONE_TASK, steps=5, cycle=2), lambda c: c) == list(range(20))
+    run_config = config(ONE_TASK, steps=5, cycle=2)
+    assert simulated(run_config, lambda c: c) == list(range(20))
+    assert Problems(run_config, Tasks(run_config)).rearranged(3) == {}
 
 
 # uniform

@@ -39,24 +39,10 @@ from fst_core.config.slow import GradientSettings, PolicyGradient
 from fst_core.environments.base import Judge
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.memory import Halving
-from fst_core.records import (
-    Completion,
-    Context,
-    Population,
-    Problem,
-    seed_of,
-    slots_for_group,
-)
+from fst_core.records import Completion, Context, Population, Problem, seed_of, slots_for_group
 from fst_core.rollouts import messages_for
 from fst_core.slow.advantages import advantages, mixed
-from fst_core.slow.chunks import (
-    Batch,
-    by_rows,
-    by_tokens,
-    filler,
-    keep_rows,
-    unequal_rows,
-)
+from fst_core.slow.chunks import Batch, by_rows, by_tokens, filler, keep_rows, unequal_rows
 from fst_core.slow.mismatch import Mismatch
 from fst_core.slow.retention_loss import Retention
 from fst_core.slow.sharded import ShardedResume

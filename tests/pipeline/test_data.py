@@ -29,7 +29,7 @@ def test_a_pool_holds_what_its_runs_read() -> None:
     ablation, _ = load_config(ROOT / "configs/tiny/ablation.toml")
     assert ablation.environment == demo.environment
     assert ablation.evaluation.problems <= demo.evaluation.problems
-    assert _read(ablation) == {"directives": 20 * 16}
+    assert _read(ablation) == {"directives": 15 * 16}
     continual, _ = load_config(ROOT / "configs/tiny/continual.toml")
     assert _read(continual) == {"tags": 25 * 16, "dots": 25 * 16, "stars": 25 * 16}
 

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from fst_core.config import PolicyGradient
 from fst_core.records import Context, Population, slots_for_group
 from fst_core.session import Session
 from fst_core.slow.base import TrainingDiverged
-from fst_core.slow.advantages import mixed
 from fst_core.slow.chunks import keep_rows
 from fst_core.slow.stepped import Stepped
 from tests.runs import tiny_config
@@ -108,21 +106,6 @@ def test_a_gradient_flows_from_every_contexts_rollouts(session: Session) -> None
         trainer._compute_loss(model, part).backward()
         norm = sum(p.grad.norm() for p in model.parameters() if p.grad is not None)
         assert norm > 0
-
-
-@pytest.mark.parametrize(
-    ("baseline", "alive"),
-    [
-        ("problem", [True] * 4 + [False] * 4),
-        ("leave_one_out", [True] * 4 + [False] * 4),
-        ("context", [False] * 2 + [True] * 2 + [False] * 4),
-        ("batch", [True] * 8),
-    ],
-)
-def test_mixed_groups_are_found_whole(baseline: str, alive: list[bool]) -> None:
-    rewards = torch.tensor([0.1, 0.1, 1.0, 0.1, 0.7, 0.7, 0.7, 0.7])
-    settings = PolicyGradient(type="any", baseline=baseline)  # type: ignore[arg-type]
-    assert mixed(rewards, settings, group=4, contexts=2).tolist() == alive
 
 
 @pytest.mark.parametrize(("alive", "chunks", "size"), [(5, 1, 5), (5, 2, 6), (0, 2, 2), (8, 4, 8)])

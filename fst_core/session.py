@@ -1,5 +1,6 @@
 """A run while it is alive: warm model, optimizer and engine, its journal and its checkpoints."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,7 +47,7 @@ from fst_core.records import (
 )
 from fst_core.rollouts import Pair, messages_for, readable, roll_out
 from fst_core.run_folder import final_checkpoint, keep_config, lock, refuse_other_config
-from fst_core.slow.base import SlowPart
+from fst_core.slow.base import SlowPart, TrainingDiverged
 
 PROBLEMS_MEASURED = 256
 """Train problems whose length decides how long a context may grow."""
@@ -339,6 +340,12 @@ class Session:
     def _record_measured(
         self, kind: str, step: int, label: str, found: Evaluation, took: float, **about: str
     ) -> None:
+        odd = [f"{n} is {value}" for n, value in found.metrics.items() if not math.isfinite(value)]
+        if odd:
+            raise TrainingDiverged(
+                f"training diverged by step {step} ({'; '.join(odd)} under the {label} context); "
+                "lower slow.learning_rate, then run again: the last checkpoint is intact"
+            )
         fields: dict[str, Any] = {"step": step, **about, "context": label}
         fields |= {"context_id": found.context.id, "metrics": found.metrics}
         fields |= {"tasks": found.tasks} if found.tasks else {}

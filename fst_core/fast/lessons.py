@@ -5,12 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from fst_core.fast.operations import Op
 from fst_core.records import Population, Rollout
-
-if TYPE_CHECKING:
-    from fst_core.fast.operations import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ def counted(
 
 
 def edited(
-    playbook: Playbook, ops: Sequence["Op"], fits: Callable[[str], bool]
+    playbook: Playbook, ops: Sequence[Op], fits: Callable[[str], bool]
 ) -> tuple[Playbook, Counter[str]]:
     """The playbook after the edits that can be made, and why others could not."""
     refused: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Edits of a list of lines that a language model writes as JSON, and who edits a playbook.
+"""Edits of a list of lines that a language model writes as JSON.
 
 A reply that holds no list counts as one without operations; it and every unusable operation are
 counted as malformed.
@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fst_core.config.fast import RulesReflection
 from fst_core.fast.base import Chat, Messages
-from fst_core.fast.language_model import FIELD_CHARACTERS, MOST_REWARDED, shorten
-from fst_core.fast.lessons import Playbook
-from fst_core.fast.reflection import Example, Job, ReflectionError
-from fst_core.fast.rules import Rules, one_line, text_of, units_of
+from fst_core.fast.language_model import FIELD_CHARACTERS
+from fst_core.fast.reflection import ReflectionError
+from fst_core.fast.rules import one_line
 from fst_core.policy.base import ContextTooLong
-from fst_core.records import seed_of
 
 Item = TypeVar("Item")
 LEAST_CHARACTERS = 100
@@ -30,27 +27,6 @@ KINDS: Mapping[str, str] = {
     "remove": '{"op": "remove", "id": "G0"} deletes a line',
 }
 """How a language model is told to write each kind of operation."""
-
-
-PLAYBOOK = """\
-An assistant reads standing instructions and a playbook of lessons before each question. You keep
-the playbook. A line's counters say on how many problems it has helped and harmed so far.
-
-Instructions:
-{header}
-
-Playbook:
-{lines}
-
-With them it gave the answers below. A judge scored each from 0 to 1 and remarked on it.
-
-{examples}
-Answers that scored well, under the same playbook or a line less:
-
-{rewarded}
-Propose at most {most} changes: lessons that are missing, lines to put better, lines that mislead.
-Every lesson must be general, not bound to one question, and say something no other does.
-{format}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,78 +129,3 @@ def ask(
                 raise ReflectionError(
                     f"a reflection does not fit the model's window, its fields cut short: {error}"
                 ) from error
-
-
-class RulesEditor:
-    """Adds lines and worked examples by offline rules; retiring is left to the counters."""
-
-    def __init__(self, config: RulesReflection, fits: Callable[[str], bool]) -> None:
-        none = {"drop_weight": 0.0, "replace_weight": 0.0, "merge_weight": 0.0}
-        self._rules = Rules(config.model_copy(update=none), fits)
-        self.usage: Mapping[str, float] = {}
-
-    def edit(
-        self,
-        playbook: Playbook,
-        examples: Sequence[Example],
-        rewarded: Sequence[Example],
-        most: int,
-        seed: int,
-    ) -> tuple[list[Op], int]:
-        """See `playbook.Editor`: what as many proposals add to the whole playbook."""
-        text = playbook.text()
-        jobs = [Job(text, (*examples,), (*rewarded,), (), seed_of(seed, n)) for n in range(most)]
-        units = [
-            unit for proposal in self._rules.propose(jobs) for unit in units_of(proposal.text or "")
-        ]
-        new = [unit for unit in dict.fromkeys(units) if unit not in units_of(text)]
-        return [Op("add", (), text_of([unit])) for unit in new][:most], 0
-
-
-class ModelEditor:
-    """Edits by a language model, in one reflection."""
-
-    def __init__(self, chat: Chat, usage: Callable[[], Mapping[str, float]]) -> None:
-        self._chat, self._usage = chat, usage
-
-    @property
-    def usage(self) -> Mapping[str, float]:
-        """See `playbook.Editor`."""
-        return self._usage()
-
-    def edit(
-        self,
-        playbook: Playbook,
-        examples: Sequence[Example],
-        rewarded: Sequence[Example],
-        most: int,
-        seed: int,
-    ) -> tuple[list[Op], int]:
-        """See `playbook.Editor`."""
-        kinds = ("add", "modify", "remove")
-        lines = {
-            line.id: f"{line.text} (helped {line.helpful}, harmed {line.harmful})"
-            for line in playbook.lines
-        }
-
-        def prompt(limit: int) -> str:
-            return PLAYBOOK.format(
-                header=playbook.header or "(none)",
-                lines=listed(lines),
-                examples=_shown(examples, limit),
-                rewarded=_shown(rewarded[:MOST_REWARDED], limit),
-                most=most,
-                format=format_of(kinds),
-            )
-
-        (reply,) = ask(self._chat, [prompt], [seed])
-        return read_ops(reply, kinds, most)
-
-
-def _shown(examples: Sequence[Example], limit: int) -> str:
-    """Examples as a language model reads them."""
-    return "\n".join(
-        f"Question: {shorten(e.problem, limit)}\nAnswer: {shorten(e.response, limit)}\n"
-        f"Score: {e.reward:g}\nRemark: {shorten(' '.join(e.feedback) or 'none', limit)}\n"
-        for e in fewer(examples, limit)
-    )

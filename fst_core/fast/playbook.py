@@ -235,7 +235,7 @@ class PlaybookFast:
 def make(settings: PlaybookConfig, tools: FastTools) -> FastPart:
     """A playbook with the editor its reflection asks for."""
     # They load torch, and settings load without it.
-    from fst_core.fast.operations import ModelEditor, RulesEditor  # noqa: PLC0415
+    from fst_core.fast.editors import ModelEditor, RulesEditor  # noqa: PLC0415
     from fst_core.fast.registry import make_chat  # noqa: PLC0415
 
     editor: Editor

@@ -24,6 +24,7 @@ from fst_core.records import Verdict
 from fst_core.rollouts import JudgeError
 from fst_core.run_folder import RunBusy, RunMismatch
 from fst_core.session import Session
+from fst_core.slow.base import TrainingDiverged
 from fst_core.slow.group import GroupSlow
 from tests.runs import run, tiny_config
 
@@ -159,6 +160,21 @@ def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match="another config"):
         begun(tmp_path, slow={"tau": 3.0})
+
+
+def test_weights_that_diverged_are_named_at_the_evaluation(tmp_path: Path) -> None:
+    slow = {"learning_rate": 1e30, "max_grad_norm": 1e30}
+    config = tiny_config(slow=slow, environment={"required": []}, fast={"type": "none"})
+    with (
+        pytest.raises(TrainingDiverged, match=r"lower slow\.learning_rate"),
+        Session(config, tmp_path) as session,
+    ):
+        session.step()
+        with torch.no_grad():
+            for parameter in session.policy.model.parameters():
+                parameter.fill_(float("nan"))
+        session.policy.version += 1
+        session.evaluate(4)
 
 
 def test_a_failed_start_leaves_nothing_that_blocks_the_next(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.base import Chat
 from fst_core.fast.language_model import MOST_REWARDED, shorten
-from fst_core.fast.lessons import Playbook
-from fst_core.fast.operations import Op, ask, fewer, format_of, listed, read_ops
+from fst_core.fast.lessons import Op, Playbook
+from fst_core.fast.operations import ask, fewer, format_of, listed, read_ops
 from fst_core.fast.reflection import Example, Job
 from fst_core.fast.rules import Rules, text_of, units_of
 from fst_core.records import seed_of

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean
 
-from fst_core.fast.operations import Op
 from fst_core.records import Population, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation on numbered lines; `ids` are those it takes the place of."""
+
+    kind: str
+    ids: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ counted as malformed.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fst_core.fast.base import Chat, Messages
 from fst_core.fast.language_model import FIELD_CHARACTERS
+from fst_core.fast.lessons import Op
 from fst_core.fast.reflection import ReflectionError
 from fst_core.fast.rules import one_line
 from fst_core.policy.base import ContextTooLong
@@ -27,15 +27,6 @@ KINDS: Mapping[str, str] = {
     "remove": '{"op": "remove", "id": "G0"} deletes a line',
 }
 """How a language model is told to write each kind of operation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One operation on numbered lines; `ids` are those it takes the place of."""
-
-    kind: str
-    ids: tuple[str, ...] = ()
-    text: str = ""
 
 
 def read_ops(

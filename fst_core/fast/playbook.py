@@ -12,6 +12,7 @@ from fst_core.config.fast import PolicyReflection, ReflectionConfig, RulesReflec
 from fst_core.config.method import FastSettings, Search
 from fst_core.fast.base import Candidate, Evolution, FastPart, FastTools
 from fst_core.fast.lessons import (
+    Op,
     Playbook,
     by_problem,
     counted,
@@ -25,7 +26,6 @@ from fst_core.records import Context, Population, Problem, Rollout, seed_of
 
 if TYPE_CHECKING:
     from fst_core.config.run import RunConfig
-    from fst_core.fast.operations import Op
 
 MOST_REWARDED = 16
 """Rewarded rollouts shown to an edit."""
@@ -114,7 +114,7 @@ class Editor(Protocol):
         rewarded: Sequence[Example],
         most: int,
         seed: int,
-    ) -> tuple[Sequence["Op"], int]:
+    ) -> tuple[Sequence[Op], int]:
         """Up to `most` edits, from rollouts under the whole playbook and rewarded ones under any.
 
         Returns:
@@ -193,7 +193,7 @@ class PlaybookFast:
 
     def _edits(
         self, book: Playbook, rollouts: Sequence[Rollout], whole: str, cycle: int
-    ) -> tuple[Sequence["Op"], int] | None:
+    ) -> tuple[Sequence[Op], int] | None:
         """Edits, and how many more were malformed; None while too many lines wait for a test.
 
         The editor sees a seeded minibatch under the whole playbook, failures first, and the best of

@@ -7,7 +7,8 @@ from typing import Protocol
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.base import Chat
 from fst_core.fast.language_model import shorten
-from fst_core.fast.operations import Op, apply, ask, fewer, format_of, listed, numbered, read_ops
+from fst_core.fast.lessons import Op
+from fst_core.fast.operations import apply, ask, fewer, format_of, listed, numbered, read_ops
 from fst_core.fast.reflection import Example, Job, Peer, Tried
 from fst_core.fast.rules import Rules
 from fst_core.records import content_id, seed_of

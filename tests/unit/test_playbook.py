@@ -11,8 +11,7 @@ import pytest
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.base import Evolution, FastTools
 from fst_core.fast.editors import ModelEditor, RulesEditor
-from fst_core.fast.lessons import Line, Playbook, counted, edited, proven, pruned
-from fst_core.fast.operations import Op
+from fst_core.fast.lessons import Line, Op, Playbook, counted, edited, proven, pruned
 from fst_core.fast.playbook import PlaybookConfig, PlaybookFast, make
 from fst_core.fast.reflection import Example
 from fst_core.records import (

@@ -32,6 +32,7 @@ from fst_core.study import end_with_parent
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
     from fst_core.ranks import Ranks
+    from fst_core.report.runs import RunLog
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -175,7 +176,7 @@ def compare(
     failed = failures(outcomes)
     if begun:
         target = report_folder(runs, planned[0])
-        _report(begun, target)
+        _report(_read(begun), target)
         if not no_track:
             track_report(target, planned[0].name, say)
     for sentence in failed:
@@ -198,7 +199,10 @@ def report(
     from fst_core.study import find_runs
 
     folders = find_runs(runs, say)
-    _report(folders, target or _report_folder(folders))
+    logs = _read(folders)
+    if not any(log.events for log in logs):
+        raise ConfigError("none of these runs can be read, so no report was made; run them first")
+    _report(logs, target or _report_folder(folders))
 
 
 @app.command()
@@ -208,7 +212,9 @@ def contexts(
 ) -> None:
     """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""
     from fst_core.context_view import lineage_tree, read_lineage, slot_panels
+    from fst_core.run_folder import put_back
 
+    put_back(folder)
     lineage = read_lineage(folder, cycle)
     out.print(lineage_tree(lineage))
     for panel in slot_panels(lineage):
@@ -375,10 +381,26 @@ def _report_folder(folders: Sequence[Path]) -> Path:
     return Path(os.path.commonpath(studies)) / "report"
 
 
-def _report(folders: Sequence[Path], target: Path) -> None:
-    from fst_core.report import make_report, summary_table
+def _read(folders: Sequence[Path]) -> "list[RunLog]":
+    """The runs of a report; what is missing of them is said."""
+    from fst_core.report.runs import read_runs, warnings
 
-    made = make_report(folders, target)
+    logs = read_runs(folders)
+    for line in warnings(folders, logs):
+        say(line)
+    return logs
+
+
+def _report(logs: "Sequence[RunLog]", target: Path) -> None:
+    from fst_core.report import report_on, summary_table
+
+    try:
+        made = report_on(logs, target)
+    except OSError as error:
+        raise ConfigError(
+            f"the report cannot be written to {target} ({error.strerror or error}); name another "
+            "folder: fst report RUN... --out DIR"
+        ) from error
     out.print(summary_table(made.summary))
     for name in ("report", "summary"):
         out.print(f"{name}: {made.paths[name]}", markup=False, highlight=False, soft_wrap=True)

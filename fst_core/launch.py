@@ -1,12 +1,15 @@
 """What torchrun or accelerate launch says of a process, read from the environment without torch."""
 
+import functools
 import os
+import socket
 from dataclasses import dataclass
 
 from fst_core.config.model import ConfigError
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What a process of several cannot do without, beside WORLD_SIZE."""
+LAST_PORT = 65535
 REMEDY = "start with torchrun or accelerate launch, or unset WORLD_SIZE for one process"
 
 
@@ -25,7 +28,8 @@ def launch() -> Launch:
     """The launch of this process; of one alone where none is in the environment.
 
     Raises:
-        ConfigError: if the launcher's variables are no numbers, or some are missing.
+        ConfigError: if the launcher's variables are no numbers, some are missing, or the address
+            of the first process is none.
     """
     size = _number("WORLD_SIZE", 1)
     if size < 1:
@@ -36,7 +40,11 @@ def launch() -> Launch:
     if missing:
         raise ConfigError(f"WORLD_SIZE = {size} is set without {', '.join(missing)}; {REMEDY}")
     rank, local_rank = _number("RANK", 0), _number("LOCAL_RANK", 0)
-    _number("MASTER_PORT", 0)
+    port, address = _number("MASTER_PORT", 0), os.environ["MASTER_ADDR"]
+    if not 1 <= port <= LAST_PORT:
+        raise ConfigError(f"MASTER_PORT = {port} is no port (1 to {LAST_PORT}); {REMEDY}")
+    if not _resolves(address):
+        raise ConfigError(f"MASTER_ADDR = {address!r} is no host that is known here; {REMEDY}")
     if not 0 <= local_rank <= rank < size:
         raise ConfigError(
             f"RANK = {rank} and LOCAL_RANK = {local_rank} do not fit WORLD_SIZE = {size}; {REMEDY}"
@@ -45,9 +53,24 @@ def launch() -> Launch:
 
 
 def speaks() -> bool:
-    """Whether this process tells what all processes of a host find: the first of a host does."""
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    return alone or os.environ.get("LOCAL_RANK", "0") == "0"
+    """Whether this process tells what all processes of a host find: the first of a host does.
+
+    Every process does where the launcher's variables cannot be read.
+    """
+    try:
+        return launch().local_rank == 0
+    except ConfigError:
+        return True
+
+
+@functools.cache
+def _resolves(address: str) -> bool:
+    """Whether a host name or address is known; asked once a process."""
+    try:
+        socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def _number(name: str, absent: int) -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -139,6 +140,29 @@ def settle(folder: Path) -> bool:
     return True
 
 
+def put_back(folder: Path) -> None:
+    """Put back an earlier run that a dead process was about to replace, for whoever reads it.
+
+    A living process is left alone: its own lock is tried first, before the folder's. Where nothing
+    can be written, nothing changes.
+    """
+    if not (folder / EARLIER).is_dir():
+        return
+    with suppress(RunBusy, OSError):
+        _hold(folder / EARLIER / LOCK, folder).close()
+        lock(folder).close()
+
+
+def no_run(folder: Path) -> str:
+    """Why a folder without a journal holds no run, and what to do."""
+    if (folder / EARLIER).is_dir():
+        return (
+            f"its run is set aside in {EARLIER} by a start with --fresh; wait for that start, "
+            "or run the same command without --fresh to put it back"
+        )
+    return "there is no run in it; run it first"
+
+
 def remove(path: Path) -> None:
     """Remove a file, a link or a whole folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
@@ -176,13 +200,15 @@ def final_checkpoint(folder: Path) -> Path:
     Raises:
         ConfigError: if there is no such run, or it has not ended, or its checkpoint is gone.
     """
-    if not (folder / "journal.jsonl").is_file():
-        raise ConfigError(f"start_from: there is no run in {folder}; run it first")
+    if not (folder / JOURNAL).is_file():
+        raise ConfigError(f"cannot start from {folder}: {no_run(folder)}")
     if not ended(folder):
-        raise ConfigError(f"start_from: the run in {folder} has not ended; finish it first")
+        raise ConfigError(f"cannot start from {folder}: its run has not ended; finish it first")
     checkpoints = list_checkpoints(folder / "checkpoints")
     if not checkpoints:
-        raise ConfigError(f"start_from: {folder} holds no checkpoint to start from")
+        raise ConfigError(
+            f"cannot start from {folder}: it holds no checkpoint; run it again with --fresh"
+        )
     return checkpoints[-1]
 
 

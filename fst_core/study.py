@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
-from fst_core.run_folder import RunBusy
+from fst_core.run_folder import EARLIER, REMOVED, RunBusy, no_run, put_back
 
 LOG = "log.txt"
 PARENT = "FST_PARENT_PID"
@@ -121,6 +121,8 @@ def is_run_folder(folder: Path) -> bool:
 def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Run folders among the paths, and those right below a path that is a study's folder.
 
+    A run that a dead process was about to replace is put back.
+
     Args:
         say: told of every path that holds no run, where another does.
     Raises:
@@ -131,16 +133,31 @@ def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no run here: no such folder")
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-        runs = [path] if is_run_folder(path) else [p for p in inside if is_run_folder(p)]
+        runs, waiting = _runs_at(path)
         found += runs
-        without += [] if runs else [path]
+        without += waiting or ([] if runs else [path])
+    reasons = {path: no_run(path) for path in without if (path / EARLIER).is_dir()}
     if not found:
         names = ", ".join(map(str, without))
-        raise ConfigError(f"{names}: no run here (a run's folder holds journal.jsonl)")
+        why = next(iter(reasons.values()), "a run's folder holds journal.jsonl")
+        raise ConfigError(f"{names}: no run here ({why})")
     for path in without:
-        say(f"warning: {path} is left out: no run here")
+        say(f"warning: {path} is left out: {reasons.get(path, 'no run here')}")
     return list(dict.fromkeys(found))
+
+
+def _runs_at(path: Path) -> tuple[list[Path], list[Path]]:
+    """Run folders at a path, and folders whose run a fresh start is about to replace."""
+    put_back(path)
+    if is_run_folder(path) or (path / EARLIER).is_dir():
+        looked = [path]
+    else:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        looked = [folder for folder in inside if folder.name not in (EARLIER, REMOVED)]
+        for folder in looked:
+            put_back(folder)
+    runs = [folder for folder in looked if is_run_folder(folder)]
+    return runs, [p for p in looked if p not in runs and (p / EARLIER).is_dir()]
 
 
 def run_study(

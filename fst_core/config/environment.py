@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fst_core.config.model import ConfigModel
+from fst_core.config.model import ConfigModel, FolderName, first_twin
 
 
 class DirectivesConfig(ConfigModel):
     """The tiny policy's own world: plain questions whose answer format only the judge knows."""
 
     type: Literal["directives"] = "directives"
-    name: str = "directives"
+    name: FolderName = "directives"
     """Name in tables, pools and problem ids."""
     task: Literal["echo", "first", "sum", "mixed"] = "echo"
     """Which kind of question is asked."""
@@ -28,9 +28,9 @@ class ReasoningGymConfig(ConfigModel):
     """Any generator of the reasoning-gym package."""
 
     type: Literal["reasoning_gym"] = "reasoning_gym"
-    dataset: str
+    dataset: FolderName
     """Generator name, for example "basic_arithmetic", "codeio" or "path_star"."""
-    name: str | None = None
+    name: FolderName | None = None
     """Name in tables, pools and problem ids; the generator's name when absent."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Generator settings, passed on as they are (difficulty, ranges); see reasoning-gym."""
@@ -54,7 +54,7 @@ class JsonlConfig(ConfigModel):
     type: Literal["jsonl"] = "jsonl"
     path: str
     """File of all problems, split by content hash; or a folder with {split}.jsonl files."""
-    name: str = "jsonl"
+    name: FolderName = "jsonl"
     """Name in tables, pools and problem ids."""
     grader: Literal["exact", "numeric", "choice", "json"] = "exact"
     """How an answer is compared with the reference."""
@@ -77,7 +77,7 @@ class SequenceConfig(ConfigModel):
     """Tasks one after the other in one uninterrupted run: continual learning (FST, section 5)."""
 
     type: Literal["sequence"] = "sequence"
-    name: str = "sequence"
+    name: FolderName = "sequence"
     """Name of the sequence; its tasks have names of their own."""
     tasks: tuple[TaskConfig, ...] = Field(min_length=2)
     """The tasks in the order of training, each once."""
@@ -96,7 +96,7 @@ class MixtureConfig(ConfigModel):
     """Several tasks at once, their problems in turn; each is evaluated on its own."""
 
     type: Literal["mixture"] = "mixture"
-    name: str = "mixture"
+    name: FolderName = "mixture"
     """Name of the mixture; its tasks have names of their own."""
     tasks: tuple[TaskConfig, ...] = Field(min_length=2)
     """The tasks, each once; a curriculum may go through them in this order."""
@@ -122,15 +122,14 @@ EnvironmentConfig = Annotated[
 
 
 def refuse_twins(tasks: Sequence[TaskConfig]) -> None:
-    """Refuse tasks that share a name, which tables and pools would mix up.
+    """Refuse tasks that share a name, which tables and pools would mix up (see `first_twin`).
 
     Raises:
         ValueError: naming the first.
     """
-    names = [environment_name(task) for task in tasks]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"two tasks are named {twice[0]!r}; give each a name of its own")
+    twin = first_twin(environment_name(task) for task in tasks)
+    if twin is not None:
+        raise ValueError(f"two tasks are named {twin!r}; give each a name of its own")
 
 
 def environment_name(config: TaskConfig) -> str:

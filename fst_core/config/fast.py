@@ -1,8 +1,8 @@
 """How contexts evolve: the fast weights."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fst_core.config.method import FastSettings, Search
 from fst_core.config.model import ConfigModel
@@ -28,6 +28,15 @@ class RulesReflection(ConfigModel):
     """Relative weight of the operator that puts a lesson in a line's place."""
     merge_weight: float = Field(0.5, ge=0)
     """Relative weight of the operator that merges two contexts."""
+
+    @model_validator(mode="after")
+    def check_weights(self) -> Self:
+        names = [name for name in type(self).model_fields if name.endswith("_weight")]
+        if not any(getattr(self, name) for name in names):
+            raise ValueError(
+                f"nothing could be proposed with every weight 0; raise one of {', '.join(names)}"
+            )
+        return self
 
 
 class PolicyReflection(ConfigModel):

@@ -1,9 +1,14 @@
 """The base of every config model: frozen, strict about keys, documented field by field."""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 FOLDER_NAME = r"^\w[\w.+-]*$"
 """Names become folders: letters, digits, and . + - _ inside."""
+
+FolderName = Annotated[str, Field(pattern=FOLDER_NAME)]
 
 
 class ConfigError(ValueError):
@@ -20,3 +25,13 @@ class ConfigModel(BaseModel):
         validate_default=True,
         allow_inf_nan=False,
     )
+
+
+def first_twin(names: Iterable[str]) -> str | None:
+    """The first name that one before it equals but for case, as on disks that ignore case."""
+    seen = set[str]()
+    for name in names:
+        if name.casefold() in seen:
+            return name
+        seen.add(name.casefold())
+    return None

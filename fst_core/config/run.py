@@ -2,10 +2,9 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -17,6 +16,7 @@ from fst_core.config.environment import (
     environment_name,
     tasks_of,
 )
+from fst_core.config.explain import explain
 from fst_core.config.fast import NoFast
 from fst_core.config.method import (
     CurriculumSettings,
@@ -26,10 +26,11 @@ from fst_core.config.method import (
     SlowSettings,
     one_of,
 )
-from fst_core.config.model import FOLDER_NAME, ConfigError, ConfigModel
+from fst_core.config.model import ConfigError, ConfigModel, FolderName, first_twin
 from fst_core.config.policy import PolicyConfig, TinyPolicy
 from fst_core.config.slow import NoSlow
 from fst_core.config.sweeps import SweepConfig, swept_arms
+from fst_core.config.tables import merge
 from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ ARMS: dict[str, dict[str, Any]] = {
 """Built-in arms: what each changes in the config of the full method."""
 
 
+MOST_ROWS = 1_000_000_000
+"""Problems that all slow steps of a run may take together."""
+
+
 class LoopConfig(ConfigModel):
     """How the two loops interleave."""
 
@@ -59,10 +64,21 @@ class LoopConfig(ConfigModel):
     """Slow steps in the whole run; a run without a slow part counts them for its cycles only."""
     cycle_steps: int = Field(6, ge=1)
     """T: slow steps between two fast phases."""
-    problems_per_step: int = Field(32, ge=1)
+    problems_per_step: int = Field(32, ge=1, le=65_536)
     """B: problems in one slow step."""
     group_size: int = Field(8, ge=2, le=65_536)
     """G: rollouts per problem in one slow step."""
+
+    @model_validator(mode="after")
+    def check_rows(self) -> Self:
+        rows = self.steps * self.problems_per_step
+        if rows > MOST_ROWS:
+            raise ValueError(
+                f"loop.steps = {self.steps} times loop.problems_per_step = "
+                f"{self.problems_per_step} are {rows} rows, and all rows of a run are listed; "
+                f"lower one of them, to {MOST_ROWS} rows at most"
+            )
+        return self
 
 
 class ContextsConfig(ConfigModel):
@@ -82,7 +98,7 @@ class ContextsConfig(ConfigModel):
 class SuiteConfig(ConfigModel):
     """Test problems of an environment, measured before and after training: what a run forgets."""
 
-    name: str = Field(pattern=FOLDER_NAME)
+    name: FolderName
     """Name in tables and pools; replaces the environment's own."""
     axis: Literal["in distribution", "cross domain", "easy to hard"]
     """How the environment differs from what the run trains on."""
@@ -100,7 +116,7 @@ class EvaluationConfig(ConfigModel):
 
     every: int = Field(10, ge=0)
     """Slow steps between evaluations; 0 evaluates at the start and the end only."""
-    after_switch: tuple[int, ...] = (1, 2, 4)
+    after_switch: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4)
     """Slow steps after a switch of task at which to evaluate as well (sequences only)."""
     problems: int = Field(64, ge=1)
     """Validation problems of each task (the first of the split)."""
@@ -145,9 +161,9 @@ class StudyConfig(ConfigModel):
 class RunConfig(ConfigModel):
     """One run, fully resolved."""
 
-    name: str = Field("run", pattern=FOLDER_NAME)
+    name: FolderName = "run"
     """Name of the experiment: folder under runs/ and MLflow experiment."""
-    arm: str = Field("fst", pattern=FOLDER_NAME)
+    arm: FolderName = "fst"
     """Arm this run belongs to."""
     seed: int = 0
     """Seed of everything drawn in this run."""
@@ -190,6 +206,20 @@ class RunConfig(ConfigModel):
         return f"{self.arm}-s{self.seed}"
 
     @model_validator(mode="after")
+    def check_starts(self) -> Self:
+        own = PurePosixPath(self.name, self.id)
+        starts = {"start_from": self.start_from, "contexts.start_from": self.contexts.start_from}
+        for key, start in starts.items():
+            if start is not None and not start.strip():
+                raise ValueError(f"{key} is empty; name a run as NAME/ARM-sSEED, or leave it out")
+            if start is not None and PurePosixPath(start) == own:
+                raise ValueError(
+                    f"{key} = {start!r} is this run, and a run cannot start from itself; name "
+                    "another run, or set it in the arms that start from this one"
+                )
+        return self
+
+    @model_validator(mode="after")
     def check_methods(self) -> Self:
         loop = self.loop
         if loop.group_size % self.population_size:
@@ -225,11 +255,9 @@ class RunConfig(ConfigModel):
     def check_suites(self) -> Self:
         names = [environment_name(task) for task in tasks_of(self.environment)]
         names += [suite.name for suite in self.evaluation.suites]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(
-                f"evaluation.suites: {twice[0]!r} names two sets of problems; rename one"
-            )
+        twin = first_twin(names)
+        if twin is not None:
+            raise ValueError(f"evaluation.suites: {twin!r} names two sets of problems; rename one")
         return self
 
     def task_at(self, step: int) -> str:
@@ -238,53 +266,6 @@ class RunConfig(ConfigModel):
         if not isinstance(self.environment, SequenceConfig):
             return environment_name(tasks[0])
         return environment_name(tasks[(step - 1) // self.environment.task_steps])
-
-
-def _explain(error: ValidationError, source: str, data: Any) -> str:
-    lines = []
-    for item in error.errors():
-        where = ".".join(_keys(item["loc"], data)) or "config"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            near = get_close_matches(str(item["loc"][-1]), _known_keys(), n=1)
-            message = "no such setting" + (f"; did you mean {near[0]}?" if near else "")
-        lines.append(f"{where}: {message}")
-    return f"{source}: " + "; ".join(lines)
-
-
-def _keys(location: Iterable[int | str], data: Any) -> Iterator[str]:
-    """The path to a setting as TOML has it: pydantic adds the `type` of each table it chose."""
-    for part in location:
-        chosen = isinstance(data, Mapping) and part not in data and data.get("type") == part
-        if not chosen:
-            yield str(part)
-            inside = isinstance(data, Mapping) and part in data
-            inside |= isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
-            data = data[part] if inside else None
-
-
-def _known_keys() -> set[str]:
-    """Names of every setting there is."""
-    models, keys = [ConfigModel], set[str]()
-    while models:
-        model = models.pop()
-        models += model.__subclasses__()
-        keys |= model.model_fields.keys()
-    return keys
-
-
-def _merge(base: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge; a table whose `type` changes replaces the old one whole."""
-    merged = dict(base)
-    for key, value in change.items():
-        old = merged.get(key)
-        if not isinstance(value, Mapping):
-            merged[key] = value
-        elif isinstance(old, dict) and value.get("type", old.get("type")) == old.get("type"):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = dict(value)
-    return merged
 
 
 def _override(data: dict[str, Any], assignment: str) -> dict[str, Any]:
@@ -297,7 +278,7 @@ def _override(data: dict[str, Any], assignment: str) -> dict[str, Any]:
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
-    return _merge(data, parsed)
+    return merge(data, parsed)
 
 
 def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -310,7 +291,7 @@ def _resolve(data: dict[str, Any], arm: Mapping[str, Any], overrides: list[str])
         if assignment.partition("=")[0].strip() == "arm":
             raise ConfigError("an arm is chosen with --arm, not with --set arm=...")
         data = _override(data, assignment)
-    resolved = _merge(data, arm)
+    resolved = merge(data, arm)
     for assignment in overrides:
         table = assignment.partition("=")[0].strip().split(".")[0]
         if _type_of(resolved.get(table)) == _type_of(data.get(table)):
@@ -377,7 +358,7 @@ def load_config(
         resolved = _resolve({**data, "arm": name}, kept, changes)
         resolved.pop("study", None)
         source = f"{path}: arm {name}" if name in swept else str(path)
-        return _run(source, _merge(resolved, swept.get(name, {})))
+        return _run(source, merge(resolved, swept.get(name, {}), (RunConfig,)))
 
     return run_of(chosen), _with_sweeps(study, swept, run_of)
 
@@ -386,14 +367,14 @@ def _study(path: str | Path, data: Any) -> StudyConfig:
     try:
         return StudyConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, str(path), data)) from error
+        raise ConfigError(explain(error, str(path), data, StudyConfig, "study")) from error
 
 
 def _run(source: str, data: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, source, data)) from error
+        raise ConfigError(explain(error, source, data, RunConfig)) from error
 
 
 def _with_sweeps(

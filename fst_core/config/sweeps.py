@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from fst_core.config.model import FOLDER_NAME, ConfigModel
+from fst_core.config.model import FOLDER_NAME, ConfigModel, FolderName, first_twin
 
 IDENTITY = ("arm", "name", "seed", "study")
 """Keys that say which run it is, or which runs there are."""
@@ -16,13 +16,14 @@ IDENTITY = ("arm", "name", "seed", "study")
 class SweepConfig(ConfigModel):
     """One setting and the values it takes; each is an arm that changes nothing else."""
 
-    name: str = Field(pattern=FOLDER_NAME)
+    name: FolderName
     """Short name of the setting; its arms are called NAME-VALUE, a table by its type."""
     key: str = Field(pattern=r"^\w+(\.\w+)*$")
     """Dotted path of the setting, such as "contexts.size"."""
     values: tuple[Any, ...] = Field(min_length=1)
-    """Numbers, strings, tables with a `type`, or lists of them. A table of another type than the
-    base arm's replaces it whole; one of the same type changes what it names."""
+    """Numbers, strings, tables with a `type`, or lists of them. A table of the same type
+    as the base arm's changes what it names; one of another type, or a `key` that ends in ".type",
+    also keeps the settings that the base arm sets and the new type has too, but for `name`."""
 
     @model_validator(mode="after")
     def check_arms(self) -> Self:
@@ -32,18 +33,18 @@ class SweepConfig(ConfigModel):
                 "name a setting of the run"
             )
         labels = [label_of(value) for value in self.values]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        if twice:
-            raise ValueError(
-                f"two values of the sweep {self.name!r} would be the arm {self.name}-{twice[0]}; "
-                "give one of them a sweep of another name"
-            )
-        for label in labels:
-            if not re.match(FOLDER_NAME, f"{self.name}-{label}"):
+        for arm in (f"{self.name}-{label}" for label in labels):
+            if not re.fullmatch(FOLDER_NAME, arm):
                 raise ValueError(
-                    f"a value of the sweep {self.name!r} would name an arm {self.name}-{label}, "
+                    f"a value of the sweep {self.name!r} would name an arm {arm!r}, "
                     "which is no folder name; use a number, a plain word, or a table with a type"
                 )
+        twin = first_twin(labels)
+        if twin is not None:
+            raise ValueError(
+                f"two values of the sweep {self.name!r} would be the arm {self.name}-{twin}; "
+                "give one of them a sweep of another name"
+            )
         return self
 
 
@@ -63,14 +64,15 @@ def swept_arms(sweeps: Iterable[SweepConfig], taken: Iterable[str]) -> dict[str,
         taken: names of the other arms.
 
     Raises:
-        ValueError: if two arms have one name.
+        ValueError: if two arms have one name, but for case.
     """
-    others, arms = set(taken), dict[str, dict[str, Any]]()
+    others, arms = {name.casefold() for name in taken}, dict[str, dict[str, Any]]()
     for sweep in sweeps:
         for value in sweep.values:
             name = f"{sweep.name}-{label_of(value)}"
-            if name in others or name in arms:
+            if name.casefold() in others:
                 raise ValueError(f"study.sweeps: two arms are named {name}; rename the sweep")
+            others.add(name.casefold())
             for part in reversed(sweep.key.split(".")):
                 value = {part: value}
             arms[name] = value

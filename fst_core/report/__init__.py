@@ -8,13 +8,13 @@ from typing import Any
 from fst_core.report.chapter import Chapter, chapter_of
 from fst_core.report.figures import write_figures
 from fst_core.report.html import page
-from fst_core.report.runs import read_runs
+from fst_core.report.runs import RunLog, read_runs
 from fst_core.report.studies import folder_name, studies_of
 from fst_core.report.summary import write_summary
 from fst_core.report.tables import write_parquet
 from fst_core.report.terminal import summary_table
 
-__all__ = ["Report", "make_report", "summary_table"]
+__all__ = ["Report", "make_report", "report_on", "summary_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,12 @@ def make_report(run_dirs: Sequence[Path], out_dir: Path) -> Report:
     sentence in the report; the rest of the report is still made. The same journals give the same
     files.
     """
-    chapters = [chapter_of(study) for study in studies_of(read_runs(run_dirs))]
+    return report_on(read_runs(run_dirs), out_dir)
+
+
+def report_on(runs: Sequence[RunLog], out_dir: Path) -> Report:
+    """As `make_report`, of runs that have been read."""
+    chapters = [chapter_of(study) for study in studies_of(runs)]
     summary = _summary(chapters)
     paths = {"summary": write_summary(summary, out_dir / "summary.json")}
     for chapter in chapters:

@@ -27,7 +27,7 @@ def contexts(runs: Sequence[RunLog]) -> Iterator[Markup]:
 
 def samples(runs: Sequence[RunLog]) -> Iterator[Markup]:
     """The first and the last logged rollouts of every run and loop."""
-    shown = {run.id: _first_and_last(list(run.of("rollouts"))) for run in runs}
+    shown = {run.id: _first_and_last(list(run.of("rollouts"))) for run in runs if run.events}
     if not any(shown.values()):
         yield tag("p", "No rollouts were logged.", class_="soft")
     for name, events in shown.items():

@@ -74,24 +74,49 @@ def read_run(folder: Path) -> RunLog:
 def read_runs(folders: Sequence[Path]) -> list[RunLog]:
     """Read run folders, in order, each with the experiment it belongs to.
 
-    A second folder of the same experiment, arm and seed only leaves a note. A folder whose
-    experiment is written nowhere belongs to that of the folders beside it, or to the only one.
+    Of several folders of the same experiment, arm and seed, a finished run counts before an
+    unfinished one, and that before one without events; of equals, the first. The others only
+    leave a note. A folder whose experiment is written nowhere belongs to that of the folders
+    beside it, or to the only one.
     """
     read = [(Path(folder).absolute().parent, read_run(Path(folder))) for folder in folders]
     named = {parent: run.experiment for parent, run in read if "name" in run.config}
     only = set(named.values()) if len(set(named.values())) == 1 else set()
-    runs: list[RunLog] = []
-    first: dict[tuple[str, str], str] = {}
-    for parent, run in read:
-        if "name" not in run.config:
-            run = replace(run, experiment=named.get(parent, next(iter(only), run.experiment)))
-        key = (run.experiment, run.id)
-        if key in first:
-            note = f"Left out: the same arm and seed as {first[key]}, read before it."
-            run = replace(run, events=(), note=note)
-        first.setdefault(key, f"{run.experiment}/{run.folder}")
-        runs.append(run)
-    return runs
+    runs = [
+        run
+        if "name" in run.config
+        else replace(run, experiment=named.get(parent, next(iter(only), run.experiment)))
+        for parent, run in read
+    ]
+    best: dict[tuple[str, str], int] = {}
+    for index, run in enumerate(runs):
+        chosen = best.setdefault((run.experiment, run.id), index)
+        if _usable(run) > _usable(runs[chosen]):
+            best[run.experiment, run.id] = index
+    return [
+        run if chosen == index else _left_out(run, runs[chosen], read[chosen][0].name)
+        for index, run in enumerate(runs)
+        for chosen in [best[run.experiment, run.id]]
+    ]
+
+
+def warnings(folders: Sequence[Path], runs: Sequence[RunLog]) -> list[str]:
+    """One line per run with a note, in order; folders as in `read_runs`."""
+    return [
+        f"warning: {folder}: {run.note[0].lower()}{run.note[1:]}"
+        for folder, run in zip(folders, runs, strict=True)
+        if run.note
+    ]
+
+
+def _usable(run: RunLog) -> int:
+    """2 for a finished run, 1 for one with events, 0 for one without."""
+    return 2 if run.finished else int(bool(run.events))
+
+
+def _left_out(run: RunLog, chosen: RunLog, parent: str) -> RunLog:
+    note = f"Left out: the same arm and seed as {parent}/{chosen.folder}, which is counted."
+    return replace(run, config={}, events=(), note=f"{note} {run.note}".rstrip())
 
 
 def _read_journal(folder: Path) -> tuple[list[Event], str]:

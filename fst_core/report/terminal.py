@@ -12,10 +12,13 @@ from fst_core.report.markup import number_text
 
 Json = Mapping[str, Any]
 
+UNFINISHED = "* unfinished: no run of the arm has ended; values of its last evaluations so far"
+
 
 def summary_table(summary: Json) -> Group:
     """One table an experiment, one row an arm; an interval stands below its value.
 
+    An arm is marked while none of its runs has ended: its values are then those so far.
     "rollouts to peak" is to the peak of rl's mean curve.
     """
     studies = summary.get("studies", {"": summary})
@@ -31,7 +34,14 @@ def _table(summary: Json) -> Table:
         table.add_column(header, justify="right")
     for name, arm in summary["arms"].items():
         table.add_row(name, *_cells(arm))
+    if any(_unfinished(arm) for arm in summary["arms"].values()):
+        table.caption = UNFINISHED
+        table.caption_justify = "left"
     return table
+
+
+def _unfinished(arm: Json) -> bool:
+    return bool(arm["partial"] and arm["counted"])
 
 
 def _cells(arm: Json) -> list[str]:
@@ -40,7 +50,7 @@ def _cells(arm: Json) -> list[str]:
     missing = "not reached" if to_peak["defined"] else "–"
     training = used.get("slow_rollouts", 0) + used.get("fast_rollouts", 0)
     return [
-        f"{len(arm['counted'])}/{arm['runs']}",
+        f"{len(arm['counted'])}/{arm['runs']}{'*' if _unfinished(arm) else ''}",
         with_interval(arm["final_reward"], 2).replace(" ", "\n", 1),
         number_text(arm["final_seed_reward"]["mean"], 2),
         number_text(arm["final_kl"]["mean"]),

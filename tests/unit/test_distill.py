@@ -297,7 +297,7 @@ def test_the_student_comes_closer_to_its_teacher(tmp_path: Path) -> None:
 def test_a_run_without_contexts_to_teach_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"no contexts to teach.*set contexts.start_from"):
         tiny_config(fast={"type": "none"}, slow=SETTINGS)
-    tiny_config(fast={"type": "none"}, contexts={"start_from": "test/fst-s0"}, slow=SETTINGS)
+    tiny_config(fast={"type": "none"}, contexts={"start_from": "other/fst-s0"}, slow=SETTINGS)
 
 
 def test_a_fast_part_that_lives_on_slow_rollouts_is_refused() -> None:

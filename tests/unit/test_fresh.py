@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
+from fst_core.config.model import ConfigError
 from fst_core.journal import read_events
-from fst_core.run_folder import RunBusy, forget_earlier, lock, set_aside, settle
+from fst_core.run_folder import (
+    RunBusy,
+    final_checkpoint,
+    forget_earlier,
+    lock,
+    set_aside,
+    settle,
+)
+from fst_core.study import find_runs
 from tests.unit.commands import call, finished, write_config
 
 DEADLY = """
@@ -196,6 +205,51 @@ def test_two_at_once_lose_nothing_and_a_killed_one_is_put_back(
     answer = call(*command)
     assert answer.code == 0 and "is finished" in answer.err
     assert tree(earlier) == before
+
+
+def set_aside_by_a_dead_process(folder: Path) -> None:
+    with replaced_by_another_process(folder):
+        pass
+    assert not (folder / "journal.jsonl").exists() and (folder / ".earlier").is_dir()
+
+
+@pytest.mark.parametrize("command", ["report", "report study", "contexts"])
+def test_readers_see_the_run_that_a_killed_start_had_set_aside(command: str, earlier: Path) -> None:
+    before = tree(earlier)
+    set_aside_by_a_dead_process(earlier)
+    word, *study = command.split()
+    out = ["--out", earlier.parents[2] / "out"] if word == "report" else []
+    answer = call(word, earlier.parent if study else earlier, *out)
+    assert answer.code == 0 and answer.err == ""
+    assert tree(earlier) == before
+
+
+def test_readers_leave_a_living_start_alone(earlier: Path) -> None:
+    with replaced_by_another_process(earlier) as process:
+        before = tree(earlier)
+        for path in (earlier, earlier.parent):
+            with pytest.raises(ConfigError, match=r"fst-s0: no run here \(its run is set aside"):
+                find_runs([path])
+        shutil.copytree(finished()[1], earlier.with_name("fst-s1"))
+        said = list[str]()
+        assert find_runs([earlier.parent], said.append) == [earlier.with_name("fst-s1")]
+        [line] = said
+        assert line.startswith(f"warning: {earlier} is left out: its run is set aside in .earlier")
+        assert call("contexts", earlier).code == 1
+        assert tree(earlier) == before
+        assert (earlier / ".earlier" / "lock").read_text() == str(process.pid)
+
+
+def test_starting_from_a_run_that_is_set_aside_says_how_it_comes_back(earlier: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^cannot start from .*nothing: there is no run in it"):
+        final_checkpoint(earlier / "nothing")
+    set_aside_by_a_dead_process(earlier)
+    with pytest.raises(ConfigError, match="run the same command without --fresh to put it back"):
+        final_checkpoint(earlier)
+    lock(earlier).close()
+    (earlier / "journal.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"^cannot start from .* has not ended; finish it first"):
+        final_checkpoint(earlier)
 
 
 def test_a_new_run_beyond_its_start_is_never_thrown_away(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 
 def test_one_process_and_several(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch() == Launch(0, 0, 1)
-    launched(monkeypatch, WORLD_SIZE="")
+    launched(monkeypatch, WORLD_SIZE="", LOCAL_RANK="1")
     assert launch() == Launch(0, 0, 1) and speaks()
     launched(monkeypatch, WORLD_SIZE="1", LOCAL_RANK="3", RANK="x")
     assert launch() == Launch(0, 0, 1) and speaks()
@@ -50,6 +50,14 @@ BAD = [
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": ""}, "is set without RANK;"),
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "one"}, "RANK = 'one' is no whole number"),
     ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_PORT": "x"}, "MASTER_PORT = 'x' is no whole number"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_PORT": ""}, "is set without MASTER_PORT;"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_PORT": "-1"}, "MASTER_PORT = -1 is no port"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_PORT": "0"}, "MASTER_PORT = 0 is no port"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_PORT": "65536"}, "MASTER_PORT = 65536 is no port"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_ADDR": "no.invalid"}, "'no.invalid' is no host"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "MASTER_ADDR": "a" * 70}, "aaa' is no host"),
+    ({"WORLD_SIZE": "2", "RANK": "5"}, "without LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "LOCAL_RANK": "zz"}, "LOCAL_RANK = 'zz' is no whole number"),
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "2"}, "RANK = 2 and LOCAL_RANK = 1 do not fit"),
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "0"}, "RANK = 0 and LOCAL_RANK = 1 do not fit"),
     ({**TORCHRUN, "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK = -1 do not fit"),
@@ -70,7 +78,8 @@ def test_a_launch_that_cannot_be_read_is_one_sentence(
         launch()
     with pytest.raises(ConfigError, match=said), joined(tiny_config()):
         pass
-    monkeypatch.setattr("fst_core.cli.speaks", lambda: True)
+    monkeypatch.setattr("fst_core.cli.SILENT_SECONDS", float("nan"))  # no wait is allowed
+    assert speaks()
     answer = call(*words[:1], write_config(tmp_path), *words[1:])
     assert answer.code == 1 and said in answer.err and len(answer.err.splitlines()) == 1
 

@@ -124,6 +124,8 @@ def test_a_pool_that_is_too_small_is_told(tmp_path: Path) -> None:
         ({"tasks": TASKS, "weights": [1, 2]}, "weights has 2 entries for 3 tasks"),
         ({"tasks": TASKS[:2], "weights": [1, 0]}, "greater than or equal to 1"),
         ({"tasks": TASKS[:1]}, "at least 2 items"),
+        ({"tasks": [TASKS[0], {**TASKS[1], "name": "Dashed"}]}, "two tasks are named 'Dashed'"),
+        ({"tasks": TASKS[:2], "name": "a/b"}, "name"),
     ],
 )
 def test_a_mixture_that_does_not_add_up_is_refused(environment: dict[str, Any], said: str) -> None:

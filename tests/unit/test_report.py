@@ -168,6 +168,35 @@ def test_summary_table_is_whole_in_80_columns(study, tmp_path: Path) -> None:
     assert re.search(r"\[0\.\d\d, 0\.\d\d\]", text)  # an interval stands on one line
 
 
+def test_an_unfinished_arm_is_marked_in_the_terminal(study, tmp_path: Path) -> None:
+    died = start(tmp_path / "fst-s0", "fst", 0)
+    evaluate(died, 0, "seed", 0.9)
+    never = start(tmp_path / "gepa-s0", "gepa", 0)
+    ended = synthetic_study(tmp_path / "ended", arms=("rl",), seeds=(0, 1))
+    folders = [*ended, died.path.parent, never.path.parent]
+    text = terminal(make_report(folders, tmp_path / "out").summary, 80)
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.split()}
+    assert rows["fst"][1] == "1/1*" and rows["rl"][1] == "2/2" and rows["gepa"][1] == "0/1"
+    assert "* unfinished: " in text and max(map(len, text.splitlines())) <= 80
+    assert "unfinished" not in terminal(study[1].summary, 80)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_run_that_is_left_out_changes_only_its_note(tmp_path: Path, swapped: bool) -> None:
+    good = synthetic_study(tmp_path / "runs", arms=("fst",), seeds=(0,))
+    other = start(tmp_path / "other" / "fst-s0", "fst", 0, threads=7)
+    sample_rollouts(other, 0, "slow", "of the other")
+    both = [other.path.parent, *good] if swapped else [*good, other.path.parent]
+    alone, made = make_report(good, tmp_path / "a"), make_report(both, tmp_path / "b")
+    assert made.summary["arms"]["fst"] == {**alone.summary["arms"]["fst"], "runs": 2}
+    for name, path in alone.paths.items():
+        if name.startswith(("tables/", "figures/")):
+            assert path.read_bytes() == made.paths[name].read_bytes(), name
+    page = page_of(made)
+    assert "of the other" not in page and "Left out: the same arm and seed as runs/fst-s0" in page
+    assert page.count("first and last of each kind") == 1
+
+
 def test_markup_escapes_children_and_attributes() -> None:
     assert tag("p", "<b>", title='"><i>') == '<p title="&quot;&gt;&lt;i&gt;">&lt;b&gt;</p>'
     assert tag("p", Markup("<b></b>")) == "<p><b></b></p>"

@@ -134,5 +134,5 @@ def test_any_number_of_suites_is_drawn(tmp_path: Path, suites: int) -> None:
 def test_base_polygon_leaves_out_runs_from_other_weights(tmp_path: Path) -> None:
     rewards = [[1.0], [0.0]]
     named = {f"suite {i}": (NEAR, rewards, rewards) for i in range(3)}
-    measure(tmp_path, "later", 0, named, start_from="synthetic/rl-s0")
+    measure(tmp_path, "later", 0, named, start_from="first/rl-s0")
     assert "before training" not in answer(section, tmp_path).figures["forgetting"]

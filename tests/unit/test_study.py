@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +66,51 @@ def test_a_report_of_everything_in_a_folder_is_made(tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert f"warning: {study / 'prefect'} is left out: no run here" in answer.err.splitlines()
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_report_tells_of_what_is_left_out_and_unfinished(tmp_path: Path) -> None:
+    good, bad, half = (tmp_path / name for name in ("B/fst-s0", "A/fst-s0", "B/fst-s1"))
+    for folder in (good, bad, half):
+        shutil.copytree(finished()[1], folder)
+    (bad / "journal.jsonl").write_text("{]\n")
+    config = json.loads((half / "config.json").read_text())
+    (half / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    lines = (half / "journal.jsonl").read_text().splitlines(keepends=True)
+    (half / "journal.jsonl").write_text("".join(lines[:-1]))
+    for order in ([bad, good, half], [half, good, bad]):
+        answer = call("report", *order, "--out", tmp_path / "out")
+        assert answer.code == 0 and "1/2*" not in answer.out
+        said = answer.err.splitlines()
+        assert len(said) == 2 and all(line.startswith("warning: ") for line in said)
+        assert any(f"{bad}: left out: the same arm and seed as B/fst-s0" in s for s in said)
+        assert any(f"{half}: the run has not ended" in line for line in said)
+        arm = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]["fst"]
+        assert arm["counted"] == ["fst-s0"] and not arm["partial"]
+    answer = call("report", half, "--out", tmp_path / "out")
+    assert answer.code == 0 and "1/1*" in answer.out and "* unfinished: " in answer.out
+
+
+def test_a_report_of_nothing_that_can_be_read_fails_and_writes_nothing(tmp_path: Path) -> None:
+    bad, empty = tmp_path / "bad-s0", tmp_path / "empty-s0"
+    for folder, text in ((bad, "{]\n"), (empty, "")):
+        folder.mkdir()
+        (folder / "journal.jsonl").write_text(text)
+    answer = call("report", tmp_path)
+    assert answer.code == 1 and answer.out == ""
+    assert f"warning: {bad}: the journal is damaged" in answer.err
+    assert f"warning: {empty}: no journal was found" in answer.err
+    assert "error: none of these runs can be read" in answer.err
+    assert {path.name for path in tmp_path.iterdir()} == {"bad-s0", "empty-s0"}
+
+
+def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for out in (file, file / "below", Path("/proc/none")):
+        answer = call("report", finished()[1], "--out", out)
+        assert answer.code == 1 and len(answer.err.splitlines()) == 1
+        assert f"the report cannot be written to {out} (" in answer.err and "--out" in answer.err
+        assert "go on later" not in answer.err
 
 
 def test_one_failing_run_stops_no_other(tmp_path: Path) -> None:

@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from fst_core.config import load_config
+from fst_core.config import (
+    LitellmReflection,
+    PolicyReflection,
+    ReasoningGymConfig,
+    load_config,
+)
 from fst_core.config.model import ConfigError
 from fst_core.config.sweeps import SweepConfig, label_of, swept_arms
+from fst_core.slow.objectives import Grpo, Rloo
 from fst_core.study import expand
 
 HEAD = """
@@ -81,10 +87,57 @@ def test_defaults_that_the_file_leaves_out_are_the_base_arms_too(tmp_path: Path)
     assert study.arms == ("rl", "fst", "tau-8.5", "curriculum-uniform", "keep-kl")
 
 
-def test_a_table_of_another_type_replaces_the_bases(tmp_path: Path) -> None:
-    path = write(tmp_path, sweep("slow", "slow", '[{ type = "rloo", micro_batch = 32 }]'))
-    run, _ = load_config(path, "slow-rloo")
-    assert run.slow.type == "rloo" and run.fast.type == "gepa"
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("slow.type", '["grpo", "rloo"]'), ("slow", '[{ type = "grpo" }, { type = "rloo" }]')],
+)
+def test_another_type_keeps_what_the_base_arm_sets_and_both_have(
+    tmp_path: Path, key: str, values: str
+) -> None:
+    """tau is CISPO's alone; what the base arm leaves out is the new type's own default."""
+    path = write(tmp_path, sweep("slow", key, values))
+    changes = ["slow.learning_rate=0.5", "slow.beta=0.25", "slow.tau=2.0"]
+    grpo, rloo = (load_config(path, f"slow-{name}", changes)[0] for name in ("grpo", "rloo"))
+    assert grpo.slow == Grpo(learning_rate=0.5, beta=0.25, micro_batch=32)
+    assert rloo.slow == Rloo(learning_rate=0.5, beta=0.25, micro_batch=32)
+    assert rloo.slow.model_dump()["baseline"] == "leave_one_out"
+    assert rloo.fast.type == "gepa"
+
+
+def test_a_value_of_another_type_wins_over_what_it_would_keep(tmp_path: Path) -> None:
+    path = write(tmp_path, sweep("slow", "slow", '[{ type = "rloo", micro_batch = 8 }]'))
+    assert load_config(path, "slow-rloo")[0].slow == Rloo(micro_batch=8)
+
+
+def test_tables_inside_a_table_of_another_type_are_kept_and_changed_alike(tmp_path: Path) -> None:
+    values = """[
+      { type = "mutation" },
+      { type = "playbook", reflection = { type = "litellm", model = "m" } },
+    ]"""
+    path = write(tmp_path, sweep("fast", "fast", values))
+    changes = ['fast.reflection={"type":"policy","temperature":0.5}', "fast.anchors=2"]
+    mutation = load_config(path, "fast-mutation", changes)[0].fast.model_dump()
+    playbook = load_config(path, "fast-playbook", changes)[0].fast.model_dump()
+    assert mutation["reflection"] == PolicyReflection(temperature=0.5).model_dump()
+    assert playbook["reflection"] == LitellmReflection(model="m", temperature=0.5).model_dump()
+
+
+def test_a_task_of_another_type_has_a_name_of_its_own(tmp_path: Path) -> None:
+    values = '[{ type = "jsonl", path = "mine" }, { type = "reasoning_gym", dataset = "sums" }]'
+    path = write(tmp_path, sweep("task", "environment", values))
+    changes = ["environment.name=told", "environment.seed=7"]
+    jsonl, gym = (
+        load_config(path, arm, changes)[0] for arm in ("task-jsonl", "task-reasoning_gym")
+    )
+    assert jsonl.environment.name == "jsonl"
+    assert gym.environment == ReasoningGymConfig(dataset="sums", seed=7)
+
+
+def test_arms_and_overrides_of_another_type_start_afresh(tmp_path: Path) -> None:
+    path = write(tmp_path, '[arms.other]\nslow = { type = "rloo" }\n')
+    changes = ["contexts.size=1"]
+    assert load_config(path, "other", changes)[0].slow == Rloo()
+    assert load_config(path, None, [*changes, 'slow={"type":"grpo"}'])[0].slow == Grpo()
 
 
 def test_another_base(tmp_path: Path) -> None:
@@ -121,8 +174,11 @@ def test_single_arms_of_a_sweep_can_be_chosen(tmp_path: Path) -> None:
         (sweep("K", "contexts.size", "[4]") + sweep("K", "loop.cycle_steps", "[4]"),
          "two arms are named K-4; rename"),
         (sweep("K", "contexts.size", "[4]") + "[arms.K-4]\n", "two arms are named K-4; rename"),
-        (sweep("K", "contexts.size", "[]"), "values: .*at least 1 item"),
-        (sweep("s", "contexts.seed", '["two words"]'), "'s' would name an arm s-two words, which"),
+        (sweep("K", "contexts.size", "[4]") + "[arms.k-4]\n", "two arms are named K-4; rename"),
+        (sweep("s", "contexts.seed", '["a", "A"]'), "two values of the sweep 's' .* s-A; give"),
+        (sweep("s", "contexts.seed", '["a\\n"]'), r"'s' would name an arm 's-a\\n', which"),
+        (sweep("K", "contexts.size", "[]"), r"study\.sweeps\.0\.values: .*at least 1 item"),
+        (sweep("s", "contexts.seed", '["two words"]'), "would name an arm 's-two words', which"),
         (sweep("c", "contexts", "[{ size = 4 }]"), "'c' would name an arm .*a table with a"),
         (sweep("s", "seed", "[1, 2]"), "'s' cannot change seed, which tells runs apart"),
         (sweep("s", "study.jobs", "[1, 2]"), "'s' cannot change study.jobs"),

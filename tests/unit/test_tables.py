@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fst_core.records import content_id
-from fst_core.report.runs import RunLog, read_run, read_runs
+from fst_core.report.runs import RunLog, read_run, read_runs, warnings
 from fst_core.report.summary import interval, run_seconds, statistic, summarize, write_summary
 from fst_core.report.tables import all_tables, curves, settings, settings_by_arm, write_parquet
 from tests.journals import (
@@ -229,6 +229,51 @@ def test_second_folder_of_the_same_run_is_left_out(tmp_path: Path) -> None:
     runs = read_runs([first, second])
     assert [bool(run.events) for run in runs] == [True, False]
     assert "same arm and seed" in runs[1].note
+
+
+def damaged(folder: Path) -> Path:
+    start(folder, "rl", 0)
+    (folder / "journal.jsonl").write_text("{]\n")
+    return folder
+
+
+def empty(folder: Path) -> Path:
+    start(folder, "rl", 0).path.write_text("")
+    return folder
+
+
+def unfinished(folder: Path) -> Path:
+    writer = start(folder, "rl", 0)
+    evaluate(writer, 0, "seed", 0.9)
+    return writer.path.parent
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(damaged, "is damaged"), (empty, "No journal"), (unfinished, "has not ended")],
+)
+@pytest.mark.parametrize("name", ["a/rl-s0", "z/rl-s0", "runs/rl-copy", "runs/z-copy"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_finished_run_wins_over_any_other(
+    tmp_path: Path, make, words: str, name: str, swapped: bool
+) -> None:
+    good = synthetic_run(tmp_path / "runs", "rl", 0)
+    bad = make(tmp_path / name)
+    folders = [good, bad] if swapped else [bad, good]
+    runs = dict(zip(folders, read_runs(folders), strict=True))
+    assert runs[good].finished and runs[good].note == ""
+    assert runs[bad].events == () and words in runs[bad].note
+    assert runs[bad].note.startswith("Left out: the same arm and seed as runs/rl-s0, ")
+    [said] = warnings(folders, read_runs(folders))
+    assert said.startswith(f"warning: {bad}: left out: the same arm and seed as runs/rl-s0")
+
+
+def test_an_unfinished_run_wins_over_one_without_events(tmp_path: Path) -> None:
+    folders = [damaged(tmp_path / "a" / "rl-s0"), unfinished(tmp_path / "b" / "rl-s0")]
+    for order in (folders, folders[::-1]):
+        runs = dict(zip(order, read_runs(order), strict=True))
+        assert [bool(runs[folder].events) for folder in folders] == [False, True]
+        assert len(warnings(order, list(runs.values()))) == 2
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""What a config refuses when it is read, and the sentence that says so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fst_core.config import (
+    DirectivesConfig,
+    JsonlConfig,
+    MixtureConfig,
+    ReasoningGymConfig,
+    RulesReflection,
+    RunConfig,
+    SequenceConfig,
+    load_config,
+)
+from fst_core.config.model import ConfigError, ConfigModel, first_twin
+from fst_core.config.run import LoopConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "configs/tiny/methods.toml"
+TASK = {"type": "directives"}
+TWO = [TASK, {**TASK, "name": "other"}]
+NO_WEIGHT = {f"{name}_weight": 0 for name in ("lesson", "example", "drop", "replace", "merge")}
+
+NO_FOLDER = ["", ".", "..", "./b", "../../x", "/tmp/x", "a/b", "a\\b", "a\n", "a b", "-a", "a\0"]
+
+
+def refused(*changes: str) -> str:
+    """The sentence that a file with these changes is refused with, without the file's name."""
+    with pytest.raises(ConfigError) as error:
+        load_config(DEMO, "fst", ["name=demo", *changes])
+    assert "\n" not in str(error.value)
+    return str(error.value).removeprefix(f"{DEMO}: ")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.toml")), ids=lambda p: p.stem)
+def test_every_arm_of_every_config_here_is_read(path: Path) -> None:
+    _, study = load_config(path)
+    for arm in (*study.arms, study.base):
+        load_config(path, arm)
+
+
+@pytest.mark.parametrize("name", NO_FOLDER)
+@pytest.mark.parametrize(
+    ("model", "needed"),
+    [
+        (DirectivesConfig, {}),
+        (ReasoningGymConfig, {"dataset": "sums"}),
+        (JsonlConfig, {"path": "mine"}),
+        (SequenceConfig, {"tasks": TWO, "task_steps": 1}),
+        (MixtureConfig, {"tasks": TWO}),
+    ],
+)
+def test_a_name_that_is_no_folder_is_refused(
+    model: type[ConfigModel], needed: dict[str, Any], name: str
+) -> None:
+    assert model.model_validate({**needed, "name": "a-1.b_c+d"})
+    with pytest.raises(ValidationError, match="name\n"):
+        model.model_validate({**needed, "name": name})
+
+
+@pytest.mark.parametrize("name", NO_FOLDER)
+def test_a_generator_s_name_is_a_folder_too(name: str) -> None:
+    with pytest.raises(ValidationError, match="dataset\n"):
+        ReasoningGymConfig(dataset=name)
+
+
+def test_the_sentence_on_a_name_says_what_may_stand_in_it() -> None:
+    told = refused('environment.name="../x"')
+    assert told == (
+        "environment.name: '../x' is no folder name; use letters and digits, with . + - _ inside"
+    )
+
+
+@pytest.mark.parametrize("kind", ["mixture", "sequence"])
+def test_tasks_whose_names_differ_in_case_alone_are_refused(kind: str) -> None:
+    tasks = [{**TASK, "name": name} for name in ("straße", "STRASSE")]
+    environment = {"type": kind, "tasks": tasks} | ({"task_steps": 1} if kind == "sequence" else {})
+    with pytest.raises(ValidationError, match="two tasks are named 'STRASSE'"):
+        RunConfig.model_validate({"environment": environment})
+
+
+def test_a_suite_whose_name_is_a_task_s_but_for_case_is_refused() -> None:
+    suite = {"name": "Directives", "axis": "cross domain", "environment": TASK}
+    with pytest.raises(ValidationError, match="'Directives' names two sets of problems"):
+        RunConfig.model_validate({"environment": TASK, "evaluation": {"suites": [suite]}})
+
+
+def test_the_first_twin_by_hand() -> None:
+    assert first_twin(["a", "b"]) is None
+    assert first_twin(["b", "a", "A", "B"]) == "A"
+
+
+def test_the_rows_of_a_run_are_bounded() -> None:
+    """10^7 steps of 100 problems are the most; 65,536 problems leave 15,258 steps."""
+    LoopConfig(steps=10_000_000, problems_per_step=100)
+    LoopConfig(steps=15_258, problems_per_step=65_536)
+    with pytest.raises(ValidationError, match=r"15259 times .* are 1000013824 rows"):
+        LoopConfig(steps=15_259, problems_per_step=65_536)
+    assert "less than or equal to 65536" in refused("loop.problems_per_step=100000000000")
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_no_evaluation_before_a_switch(step: int) -> None:
+    told = refused(f"evaluation.after_switch=[1,{step}]")
+    assert told.startswith("evaluation.after_switch.1: ")
+
+
+@pytest.mark.parametrize("key", ["start_from", "contexts.start_from"])
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        ("", "is empty; name a run as NAME/ARM-sSEED"),
+        (" ", "is empty; name a run as NAME/ARM-sSEED"),
+        ("demo/fst-s0", "a run cannot start from itself"),
+        ("./demo//fst-s{seed}", "a run cannot start from itself"),
+    ],
+)
+def test_a_start_that_is_no_other_run_is_refused(key: str, start: str, sentence: str) -> None:
+    told = refused(f"{key}={json.dumps(start)}")
+    assert told.startswith(f"config: {key} ") and sentence in told
+
+
+@pytest.mark.parametrize("key", ["start_from", "contexts.start_from"])
+def test_a_run_may_start_from_another_seed_or_arm(key: str) -> None:
+    for start in ("demo/fst-s1", "demo/rl-s{seed}", "other/fst-s0"):
+        load_config(DEMO, "fst", ["name=demo", f"{key}={start}"])
+
+
+def test_rules_that_can_propose_nothing_are_refused() -> None:
+    assert RulesReflection.model_validate({**NO_WEIGHT, "merge_weight": 0.1})
+    with pytest.raises(ValidationError, match="nothing could be proposed"):
+        RulesReflection.model_validate(NO_WEIGHT)
+    reflection = json.dumps({"type": "rules", **NO_WEIGHT})
+    assert refused(f"fast.reflection={reflection}").startswith("fast.reflection: nothing could")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("slow.taau=3", "slow.taau: no such setting; did you mean tau?"),
+        ("contexts.max_token=3", "contexts.max_token: no such setting; did you mean max_tokens?"),
+        ("loop.micro_batch=3", "loop.micro_batch: no such setting"),
+        ("loop.metric_calls=3", "loop.metric_calls: no such setting"),
+        (
+            'fast={"type":"none","metric_calls":3}',
+            "fast.metric_calls: type 'none' of fast has no such setting; it belongs to gepa",
+        ),
+        (
+            'fast.reflection={"type":"policy","retries":1}',
+            "fast.reflection.retries: type 'policy' of fast.reflection has no such setting; "
+            "it belongs to litellm",
+        ),
+        (
+            'retention=[{"type":"kl","fraction":0.5}]',
+            "retention.0.fraction: type 'kl' of retention.0 has no such setting; "
+            "it belongs to replay",
+        ),
+        ("study.jbos=2", "study.jbos: no such setting; did you mean jobs?"),
+        ('curriculum="uniform"', 'curriculum: must be a table such as { type = "uniform" }'),
+        ('curriculum="?"', 'curriculum: must be a table such as { type = "easy_to_hard" }'),
+        ('fast.reflection="rules"', 'fast.reflection: must be a table such as { type = "rules" }'),
+        ("retention=[{}]", 'retention.0: must be a table such as { type = "replay" }'),
+        ('policy="?"', 'policy: must be a table such as { type = "hub" }'),
+        ('retention=["kl"]', 'retention.0: must be a table such as { type = "kl" }'),
+        ('retention="kl"', 'retention: must be a list of tables such as [{ type = "kl" }]'),
+        (
+            'retention={"type":"kl"}',
+            'retention: must be a list of tables such as [{ type = "kl" }]',
+        ),
+        ("loop=3", "loop: must be a table of settings such as steps"),
+        ("study=3", "study: must be a table of settings such as arms"),
+        ('study.arms="rl"', 'study.arms: must be a list such as ["rl"]'),
+        (
+            'study.sweeps={"name":"K"}',
+            "study.sweeps: must be a list of tables, each under [[study.sweeps]]",
+        ),
+        (
+            'study.sweeps=[{"name":"K","key":"contexts.size","values":2}]',
+            "study.sweeps.0.values: must be a list such as [2]",
+        ),
+    ],
+)
+def test_what_toml_wants_is_said_plainly(change: str, told: str) -> None:
+    assert refused(change) == told
+
+
+def test_a_list_is_not_called_short_for_an_item_that_was_refused() -> None:
+    nested = {"type": "mixture", "tasks": [TASK, {"type": "mixture", "tasks": TWO}]}
+    told = refused(f"environment={json.dumps(nested)}")
+    assert told.startswith("environment.tasks.1: Input tag 'mixture'")
+    assert "at least 2" not in told
+    short = refused(f"environment={json.dumps({'type': 'mixture', 'tasks': [TASK]})}")
+    assert "environment.tasks: " in short and "at least 2" in short

@@ -98,6 +98,7 @@ def _fast_values(event: Event) -> dict[str, Any]:
         "fast/seconds": event.get("seconds"),
         **_prefixed("fast/rejected.", evolution.get("rejected")),
         **_prefixed("fast/reflection.", evolution.get("reflection_usage")),
+        **evolution.get("metrics", {}),
     }
 
 

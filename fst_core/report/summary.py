@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from fst_core.estimators.bootstrap import t_interval
+from fst_core.journal import Event
 from fst_core.report.runs import RunLog
 
 BASELINE = "rl"
@@ -189,12 +190,19 @@ def _used(counted: Sequence[RunLog]) -> dict[str, float | None]:
     ledgers: list[dict[str, float]] = [
         {
             **next((event["ledger"] for event in reversed(run.events) if event.get("ledger")), {}),
-            "reflections": sum(e["evolution"].get("proposals", 0) for e in run.of("fast")),
+            "reflections": sum(map(_reflections, run.of("fast"))),
         }
         for run in counted
     ]
     names = sorted({name for ledger in ledgers for name in ledger})
     return {name: sum(ledger.get(name, 0) for ledger in ledgers) / len(ledgers) for name in names}
+
+
+def _reflections(event: Event) -> float:
+    """Texts a fast phase had written; one a proposal, where the method does not count its own."""
+    evolution = event["evolution"]
+    own: float | None = evolution.get("metrics", {}).get("fast/reflections")
+    return evolution.get("proposals", 0) if own is None else own
 
 
 def run_seconds(run: RunLog) -> dict[str, float]:

@@ -137,6 +137,16 @@ def test_final_and_best_reward(tmp_path: Path) -> None:
     assert [item["reward"]["mean"] for item in arm["evaluations"]] == [0.0, 0.8, 0.5]
 
 
+def test_reflections_are_proposals_or_what_the_method_counted(tmp_path: Path) -> None:
+    (run,) = read_runs([fst_run(tmp_path, 0, [0.0, 0.5])])
+    (phase,) = run.of("fast")
+    summary = summarize([run], curves([run]))
+    assert summary["arms"]["fst"]["used"]["reflections"] == 4
+    phase["evolution"]["metrics"] = {"fast/reflections": 40}
+    summary = summarize([run], curves([run]))
+    assert summary["arms"]["fst"]["used"]["reflections"] == 40
+
+
 def test_seconds_by_part(tmp_path: Path) -> None:
     seconds = run_seconds(read_run(fst_run(tmp_path, 0, [0.0, 0.4, 0.8])))
     assert seconds == {

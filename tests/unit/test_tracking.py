@@ -297,6 +297,9 @@ def test_fast_numbers(tmp_path: Path) -> None:
     values = event_values(writer.events[-1])
     assert (values["fast/anchor_best"], values["fast/anchor_mean"]) == (0.5, 0.375)
     assert (values["fast/accept_rate"], values["fast/rejected.repeated"]) == (0.25, 1)
+    own = dict(writer.events[-1])
+    own["evolution"] = {**own["evolution"], "metrics": {"fast/pool": 7}}
+    assert event_values(own)["fast/pool"] == 7
 
 
 def test_context_markdown_keeps_hostile_text_inside_its_fence(tmp_path: Path) -> None:

@@ -1,15 +1,48 @@
-"""Every registered method as people read of it: from the docstring and fields of its settings."""
+"""Every method and setting as people read of it: from the docstrings of the config models."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
+from fst_core.config import (
+    CheckpointConfig,
+    ContextsConfig,
+    DirectivesConfig,
+    EvaluationConfig,
+    HubPolicy,
+    HuggingFaceReflection,
+    JsonlConfig,
+    LitellmReflection,
+    LoopConfig,
+    MixtureConfig,
+    PolicyReflection,
+    ReasoningGymConfig,
+    RulesReflection,
+    RunConfig,
+    SequenceConfig,
+    Smollm2Policy,
+    StudyConfig,
+    SuiteConfig,
+    TinyPolicy,
+    VllmConfig,
+)
 from fst_core.config.method import MethodSettings
+from fst_core.config.model import ConfigModel
+from fst_core.config.sweeps import SweepConfig
 from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW, Method, load
+
+ENVIRONMENTS = (
+    DirectivesConfig,
+    ReasoningGymConfig,
+    JsonlConfig,
+    SequenceConfig,
+    MixtureConfig,
+)
+POLICIES = (TinyPolicy, Smollm2Policy, HubPolicy)
+REFLECTIONS = (RulesReflection, PolicyReflection, HuggingFaceReflection, LitellmReflection)
 
 KINDS: Mapping[str, tuple[Mapping[str, Method], str]] = {
     "fast": (FAST, "How contexts evolve: `fast = { type = ... }`."),
@@ -18,6 +51,31 @@ KINDS: Mapping[str, tuple[Mapping[str, Method], str]] = {
     "retention": (RETENTION, "What holds on to what was learned: `retention = [{ type = ... }]`."),
 }
 """Tables of a config that choose a method."""
+
+
+def typed(
+    table: str, models: Sequence[type[ConfigModel]]
+) -> Iterator[tuple[str, type[ConfigModel]]]:
+    """Headings of tables that a `type` chooses, with their models."""
+    for model in models:
+        yield f'`{table} = {{ type = "{model.model_fields["type"].default}" }}`', model
+
+
+TABLES: tuple[tuple[str, type[ConfigModel]], ...] = (
+    ("The run", RunConfig),
+    ("`[loop]`", LoopConfig),
+    ("`[contexts]`", ContextsConfig),
+    ("`[evaluation]`", EvaluationConfig),
+    ("`[[evaluation.suites]]`", SuiteConfig),
+    ("`[checkpoint]`", CheckpointConfig),
+    ("`[study]`", StudyConfig),
+    ("`[[study.sweeps]]`", SweepConfig),
+    *typed("environment", ENVIRONMENTS),
+    *typed("policy", POLICIES),
+    ("`policy.vllm`", VllmConfig),
+    *typed("fast.reflection", REFLECTIONS),
+)
+"""What stands in docs/settings.md, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +121,31 @@ def entry(kind: str, name: str, settings: type[MethodSettings]) -> Entry:
         raise ValueError(f"the docstring of {settings.__name__} has no line that starts with Cost:")
     title, _, about = body.strip().partition("\n\n")
     cost, _, more = cost.partition("\n\n")
-    own = tuple(
-        Setting(field, default_of(info), joined(info.description or ""))
-        for field, info in settings.model_fields.items()
+    about = f"{about}\n\n{more}".strip()
+    return Entry(kind, name, joined(title), about, joined(cost), settings_in(settings))
+
+
+def settings_in(model: type[ConfigModel]) -> tuple[Setting, ...]:
+    """The settings of a table, but for the `type` that chooses it."""
+    return tuple(
+        Setting(field, default_of(info), joined(described(model, field)))
+        for field, info in model.model_fields.items()
         if field != "type"
     )
-    return Entry(kind, name, joined(title), f"{about}\n\n{more}".strip(), joined(cost), own)
+
+
+def described(model: type[ConfigModel], field: str) -> str:
+    """A setting's docstring, or that of the setting it overrides; tables have a heading instead."""
+    kinds = [kind for kind in model.__mro__ if issubclass(kind, ConfigModel)]
+    found = [kind.model_fields[field].description for kind in kinds if field in kind.model_fields]
+    return next(filter(None, found), "A table of its own.")
 
 
 def default_of(info: FieldInfo) -> str:
     """A field's default as TOML writes it."""
-    return "required" if info.default is PydanticUndefined else toml(info.default)
+    if info.is_required():
+        return "required"
+    return toml(info.get_default(call_default_factory=True))
 
 
 def toml(value: Any) -> str:
@@ -89,8 +161,10 @@ def toml(value: Any) -> str:
             return f"[{', '.join(map(toml, value))}]"
         case float():
             return f"{value:g}"
+    if not isinstance(value, ConfigModel):
+        return str(value)
     chosen = getattr(value, "type", None)
-    return f'{{ type = "{chosen}" }}' if chosen else str(value)
+    return f'{{ type = "{chosen}" }}' if chosen else "its own defaults"
 
 
 def joined(text: str) -> str:
@@ -122,7 +196,31 @@ def _section(found: Entry) -> Iterator[str]:
         yield found.about
     yield f"*Cost:* {found.cost}"
     if found.settings:
-        rows = [(f"`{s.name}`", f"`{s.default}`", s.about) for s in found.settings]
-        lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-        head = ["setting | default | ", "--- | --- | ---"]
-        yield "\n".join(f"| {line} |" for line in [*head, *lines])
+        yield settings_table(found.settings)
+
+
+def settings_table(settings: Sequence[Setting]) -> str:
+    """Settings as a Markdown table."""
+    rows = [(f"`{s.name}`", f"`{s.default}`", s.about) for s in settings]
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    head = ["setting | default | ", "--- | --- | ---"]
+    return "\n".join(f"| {line} |" for line in [*head, *lines])
+
+
+def settings_page() -> str:
+    """docs/settings.md."""
+    parts = [
+        "# Settings",
+        "Every table of a config but the methods ([methods.md](methods.md)), from the models that "
+        "read it: `fst settings` writes this page. A config names what differs from these "
+        "defaults; `fst run CONFIG --dry-run` shows the whole. Relative paths are taken from the "
+        "folder a command runs in.",
+        "**Arms.** `[arms.NAME]` holds what an arm changes in the run that the file describes; "
+        "base, rl, gepa and fst are known without a table. A table whose `type` an arm (or "
+        "`--set`) changes begins with the new type's defaults, and `fst run` says which settings "
+        "that reset; a sweep keeps those that both types have.",
+    ]
+    for title, model in TABLES:
+        about = inspect.cleandoc(model.__doc__ or "")
+        parts += [f"## {title}", about, settings_table(settings_in(model))]
+    return "\n\n".join(parts) + "\n"

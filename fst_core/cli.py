@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fst_core.cli_data import data_app
-from fst_core.cli_methods import methods
+from fst_core.cli_methods import methods, show_settings
 from fst_core.cli_options import ConfigFile, Overrides, err, out, say
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(methods)
+app.command("settings")(show_settings)
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
@@ -92,6 +93,8 @@ def run(
     seeds = [] if seed is None else [f"seed={seed}"]
     resolved, _ = load_config(config, arm, [*_assignments(changes, data), *seeds])
     launched = launch()
+    if launched.rank == 0:
+        _tell_dropped(config, [resolved])
     if dry_run:
         if launched.rank == 0:
             _show_plan(resolved, launched.size)
@@ -103,6 +106,19 @@ def run(
         say(f"note: {note}")
     settle_for(resolved)
     _run(resolved, runs, fresh, not no_track)
+
+
+def _tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:
+    """Notes on settings that arms or overrides reset, each once."""
+    from fst_core.dropped import dropped_settings
+
+    try:
+        written, _ = load_config(config)
+    except ConfigError:  # a file that only its arms complete
+        return
+    notes = [f"{one.arm}: {note}" for one in planned for note in dropped_settings(written, one)]
+    for note in dict.fromkeys(notes):
+        say(f"note: {note}")
 
 
 def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> None:
@@ -168,6 +184,7 @@ def compare(
     planned, _ = expand(config, chosen, names, numbers)
     for one in planned:
         preflight(one)
+    _tell_dropped(config, planned)
     old = [run_folder(runs, one) for one in planned] if fresh else []
     with _resumable("The runs are"), replaced(old, say):
         outcomes = run_study(config, chosen, names, numbers, jobs, runs, _relay, track=not no_track)

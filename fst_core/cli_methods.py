@@ -1,4 +1,4 @@
-"""`fst methods`: what a config can name."""
+"""`fst methods` and `fst settings`: what a config can say."""
 
 from typing import Annotated
 
@@ -39,3 +39,10 @@ def methods(
         for setting in entry.settings:
             table.add_row(setting.name, setting.default, setting.about)
         out.print(table)
+
+
+def show_settings() -> None:
+    """Every setting of a config but the methods' own, with its default, as docs/settings.md."""
+    from fst_core.catalogue import settings_page
+
+    typer.echo(settings_page(), nl=False)

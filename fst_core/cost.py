@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fst_core.config import (
+    GepaConfig,
     HuggingFaceReflection,
     NoSlow,
     PolicyReflection,
@@ -66,6 +67,7 @@ def estimate(config: RunConfig) -> Cost:
     searched = sum(s.rollouts for s in searches)
     reflected = _own_tokens(config) * sum(s.reflections for s in searches)
     parameters = count_parameters(config)
+    searching = isinstance(config.fast, GepaConfig)
     return Cost(
         slow_rollouts=slow,
         fast_rollouts=searched,
@@ -75,7 +77,7 @@ def estimate(config: RunConfig) -> Cost:
         optimizer_steps=steps,
         generate_calls=steps + looks + sum(s.calls for s in searches),
         fast_phases=len(fast),
-        idle_fast_phases=sum(s.reflections == 0 for s in searches),
+        idle_fast_phases=sum(s.reflections == 0 for s in searches) * searching,
         evaluations=looks,
         parameters=parameters,
         checkpoint_bytes=_checkpoint_bytes(config, steps, parameters),

@@ -109,3 +109,8 @@ def test_no_torch_is_loaded() -> None:
         "raise SystemExit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_fast_part_without_reflection_is_not_taken_for_an_idle_search() -> None:
+    assert estimate(tiny_config(fast={"type": "espl"})).idle_fast_phases == 0
+    assert estimate(tiny_config(fast={"metric_calls": 4})).idle_fast_phases == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fst_core.catalogue import catalogue, markdown
+from fst_core.catalogue import TABLES, catalogue, markdown, settings_in
 from fst_core.cli import app
 from fst_core.config import load_config
 from fst_core.config.model import ConfigError
@@ -55,6 +55,19 @@ def test_every_method_is_documented_with_its_cost_and_settings():
 
 def test_the_page_of_methods_is_what_the_docstrings_say():
     assert (ROOT / "docs/methods.md").read_text() == markdown()
+
+
+def test_the_page_of_settings_is_what_the_models_say():
+    page = CliRunner().invoke(app, ["settings"]).output
+    assert (ROOT / "docs/settings.md").read_text() == page
+    for table in ("`[[study.sweeps]]`", '`environment = { type = "mixture" }`', "`[loop]`"):
+        assert f"## {table}" in page
+    assert "| `weights` |" in page and "| `group_size` | `8` |" in page
+
+
+def test_every_setting_is_described():
+    for title, model in TABLES:
+        assert all(setting.about for setting in settings_in(model)), title
 
 
 def test_the_list_names_every_method_and_its_paper():

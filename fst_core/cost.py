@@ -67,7 +67,7 @@ def estimate(config: RunConfig) -> Cost:
     searched = sum(s.rollouts for s in searches)
     reflected = _own_tokens(config) * sum(s.reflections for s in searches)
     parameters = count_parameters(config)
-    searching = isinstance(config.fast, GepaConfig)
+    idle = [s for s in searches if isinstance(config.fast, GepaConfig) and not s.reflections]
     return Cost(
         slow_rollouts=slow,
         fast_rollouts=searched,
@@ -77,7 +77,7 @@ def estimate(config: RunConfig) -> Cost:
         optimizer_steps=steps,
         generate_calls=steps + looks + sum(s.calls for s in searches),
         fast_phases=len(fast),
-        idle_fast_phases=sum(s.reflections == 0 for s in searches) * searching,
+        idle_fast_phases=len(idle),
         evaluations=looks,
         parameters=parameters,
         checkpoint_bytes=_checkpoint_bytes(config, steps, parameters),

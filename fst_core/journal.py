@@ -23,11 +23,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
+Entry = tuple[str, Mapping[str, Any]]
+"""Kind and fields of an event to be written."""
 
 CLOCK_FIELDS = frozenset({"seq", "time", "seconds"})
 """Fields left out when two journals are compared."""
@@ -114,32 +116,42 @@ class Journal:
             os.truncate(self.path, whole)
 
     def append(self, kind: str, fields: Mapping[str, Any]) -> Event:
-        """Write one event durably and return it.
+        """Write one event durably and return it (see `append_all`)."""
+        return self.append_all([(kind, fields)])[0]
+
+    def append_all(self, entries: Sequence[Entry]) -> list[Event]:
+        """Write events durably, with one sync, and return them.
 
         Raises:
             JournalError: if a field is not finite, or the disk is full or not writable; what was
                 written before stays.
         """
-        event = {"seq": self.next_seq, "time": time.time(), "kind": kind, **fields}
-        try:
-            line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        except ValueError as error:
-            raise JournalError(
-                f"{self.path}: event {kind!r} is not to be written ({error}); "
-                "a number that is not finite usually means that training diverged"
-            ) from error
+        events = [
+            {"seq": seq, "time": time.time(), "kind": kind, **fields}
+            for seq, (kind, fields) in enumerate(entries, self.next_seq)
+        ]
+        data = b"".join(map(self._line, events))
         try:
             written = 0
-            while written < len(line):
-                written += self._file.write(line[written:])
+            while written < len(data):
+                written += self._file.write(data[written:])
             os.fsync(self._file.fileno())
         except OSError as error:
             raise JournalError(
                 f"{self.path} could not be written: {error.strerror}; nothing before it is lost, "
                 "so free some space and run the same command again"
             ) from error
-        self.next_seq += 1
-        return event
+        self.next_seq += len(events)
+        return events
+
+    def _line(self, event: Event) -> bytes:
+        try:
+            return json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        except ValueError as error:
+            raise JournalError(
+                f"{self.path}: event {event['kind']!r} is not to be written ({error}); "
+                "a number that is not finite usually means that training diverged"
+            ) from error
 
     def rewind(self, to: int) -> None:
         """Tell readers to forget every event after sequence number `to` (-1: all)."""

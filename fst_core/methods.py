@@ -65,6 +65,9 @@ RETENTION: Mapping[str, Method] = {
     "l2": Method("fst_core.slow.retention:L2Retention", "fst_core.slow.retention_loss:L2"),
     "ewc": Method("fst_core.slow.retention:EwcRetention", "fst_core.slow.retention_loss:Ewc"),
     "replay": Method("fst_core.curriculum.replay:Replay", "fst_core.curriculum.replay:Replayed"),
+    "reweight": Method(
+        "fst_core.curriculum.reweight:Reweight", "fst_core.curriculum.reweight:Reweighted"
+    ),
 }
 
 

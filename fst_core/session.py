@@ -31,7 +31,7 @@ from fst_core.curriculum.problems import Problems
 from fst_core.evaluation.reward import Evaluation, evaluate
 from fst_core.fast.base import Evolution, FastPart, FastTools
 from fst_core.fast.registry import make_fast
-from fst_core.journal import Journal
+from fst_core.journal import Entry, Journal
 from fst_core.policy.base import ContextTooLong, Sampler, Sampling
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
@@ -218,7 +218,7 @@ class Session:
             self.journal.rewind(-1)
             rows = self.config.loop.steps * self.config.loop.problems_per_step
             train = list(map(self.tasks.train, range(rows)))
-            self._record("run", provenance(self.config, train, self.held_out))
+            self._record(("run", provenance(self.config, train, self.held_out)))
         if self.slow is not None:
             self._open_slow(self.slow, weights)
 
@@ -250,7 +250,7 @@ class Session:
         took = time.perf_counter() - began
         self.seconds.fast += took
         fields = {"cycle": cycle, "step": start, "evolution": shown(evolution), "seconds": took}
-        self._record("fast", {**fields, "ledger": asdict(self.ledger)})
+        self._record(("fast", {**fields, "ledger": asdict(self.ledger)}))
 
     def step(self) -> None:
         """One slow step."""
@@ -270,8 +270,8 @@ class Session:
         fields |= self.problems.rearranged(report.step)
         if isinstance(self.config.environment, SequenceConfig):
             fields["task"] = self.config.task_at(report.step)
-        self._record("slow", {**fields, "ledger": asdict(self.ledger)})
-        self._sample("slow", report.step, report.rollouts)
+        sample = self._sampled("slow", report.step, report.rollouts)
+        self._record(("slow", {**fields, "ledger": asdict(self.ledger)}), *sample)
 
     def evaluate(self, step: int) -> None:
         """Held-out measurements under the seed context and the population's best.
@@ -289,7 +289,7 @@ class Session:
             set_seeds(self.config.seed, "evaluation", step)
             for label, found, took in self._measure(step, {**contexts, **bare}):
                 self._record_measured("evaluation", step, label, found, took)
-                self._sample(f"evaluation-{label}", step, found.rollouts)
+                self._record(*self._sampled(f"evaluation-{label}", step, found.rollouts))
             if step == steps and settings.ends and (self.fast or self.slow):
                 for label, found, took in self._measure(step, contexts, base=True):
                     self._record_measured("quadrant", step, label, found, took, weights="base")
@@ -350,7 +350,7 @@ class Session:
         fields |= {"context_id": found.context.id, "metrics": found.metrics}
         fields |= {"tasks": found.tasks} if found.tasks else {}
         fields |= {"rewards": found.rewards, "seconds": took, "ledger": asdict(self.ledger)}
-        self._record(kind, fields)
+        self._record((kind, fields))
 
     # Boundaries
 
@@ -378,7 +378,7 @@ class Session:
         seconds = asdict(self.seconds)
         seconds["total"] = time.perf_counter() - seconds.pop("started")
         fields = {"step": self.step_done, "seconds": seconds, "ledger": asdict(self.ledger)}
-        self._record("end", fields)
+        self._record(("end", fields))
 
     # Plumbing
 
@@ -423,9 +423,10 @@ class Session:
         self._count("reflection", done)
         return [c.text for c in done]
 
-    def _sample(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> None:
-        if not rollouts:  # trained on given answers
-            return
+    def _sampled(self, loop: str, step: int, rollouts: Sequence[Rollout]) -> list[Entry]:
+        """A few rollouts as an entry of the journal; none of a step on given answers."""
+        if not rollouts:
+            return []
         # A little more than a quarter apart, so that the sample meets different context slots.
         apart = len(rollouts) // SAMPLE_ROLLOUTS
         apart += max(1, self.config.loop.group_size // SAMPLE_ROLLOUTS)
@@ -441,16 +442,16 @@ class Session:
             }
             for r in map(rollouts.__getitem__, chosen)
         ]
-        self._record("rollouts", {"step": step, "loop": loop, "sample": sample})
+        return [("rollouts", {"step": step, "loop": loop, "sample": sample})]
 
     def _record_checkpoint(self, name: str) -> None:
         fields = {"step": self.step_done, "name": name, "next_phase": self.next_phase}
-        self._record("checkpoint", fields)
+        self._record(("checkpoint", fields))
 
-    def _record(self, kind: str, fields: dict[str, Any]) -> None:
-        event = self.journal.append(kind, fields)
-        if self.observer is not None:
-            self.observer(event)
+    def _record(self, *entries: Entry) -> None:
+        for event in self.journal.append_all(entries):
+            if self.observer is not None:
+                self.observer(event)
 
 
 def first_population(config: RunConfig, folder: Path) -> Population:

@@ -14,26 +14,17 @@ if TYPE_CHECKING:
     from fst_core.config.run import RunConfig
 
 
-class Replay(RetentionSettings):
-    """Experience replay for continual learning (Rolnick et al. 2019, arXiv 1811.11682).
-
-    A share of every step's problems, spread evenly over it, comes from earlier stages: drawn
-    without replacement from a reservoir, a uniform sample of all problems those stages showed. They
-    take the place of the curriculum's own, so a step costs what it did. Questions are replayed, not
-    completions: the policy answers them anew, under the population's contexts, and is judged by the
-    problem's own task; the fast phase, too, meets them among the problems of its cycle.
-    Cost: none; new problems are fewer by that share.
-    """
+class ReplaySettings(RetentionSettings):
+    """What all kinds of replay have in common."""
 
     place: ClassVar[Literal["loss", "stream"]] = "stream"
-    type: Literal["replay"] = "replay"
     fraction: float = Field(0.25, gt=0, lt=1)
     """Share of every step's problems that are replayed, from the second stage on."""
     capacity: int = Field(256, ge=1)
     """Most problems in the reservoir."""
 
     def count(self, run: "RunConfig") -> int:
-        """Problems of a step that are replayed."""
+        """Problems of a step that may be replayed."""
         return round(self.fraction * run.loop.problems_per_step)
 
     def refuse(self, run: "RunConfig") -> None:
@@ -44,9 +35,9 @@ class Replay(RetentionSettings):
         """
         if run.environment.type != "sequence":
             raise ValueError(
-                'retention.type = "replay" shows problems of earlier stages, and environment.type '
-                f'= {run.environment.type!r} has no stages; set it to "sequence", or remove the '
-                "entry from retention"
+                f'retention.type = "{self.type}" shows problems of earlier stages, and '
+                f"environment.type = {run.environment.type!r} has no stages; set it to "
+                '"sequence", or remove the entry from retention'
             )
         if not 0 < self.count(run) < run.loop.problems_per_step:
             raise ValueError(
@@ -56,6 +47,20 @@ class Replay(RetentionSettings):
             )
 
 
+class Replay(ReplaySettings):
+    """Experience replay for continual learning (Rolnick et al. 2019, arXiv 1811.11682).
+
+    A share of every step's problems, spread evenly over it, comes from earlier stages: drawn
+    without replacement from a reservoir, a uniform sample of all problems those stages showed. They
+    take the place of the curriculum's own, so a step costs what it did. Questions are replayed, not
+    completions: the policy answers them anew, under the population's contexts, and is judged by the
+    problem's own task; the fast phase, too, meets them among the problems of its cycle.
+    Cost: none; new problems are fewer by that share.
+    """
+
+    type: Literal["replay"] = "replay"
+
+
 class Replayed:
     """Another curriculum with some of its slots given to the reservoir.
 
@@ -63,7 +68,7 @@ class Replayed:
     uniform sample that neither order nor repetition of what is shown can change.
     """
 
-    def __init__(self, settings: Replay, tools: StreamTools, inner: Curriculum):
+    def __init__(self, settings: ReplaySettings, tools: StreamTools, inner: Curriculum):
         self.settings, self.tools, self.inner = settings, tools, inner
         self.stage = 0
         """First position of the stage under way."""
@@ -89,15 +94,18 @@ class Replayed:
 
     def _replay(self, step: int, chosen: list[int], places: range) -> None:
         """Replace some of a step's positions, and take note of the others."""
-        count = self.settings.count(self.tools.run)
-        rng = random.Random(seed_of(self.tools.run.seed, "replay", step))
-        old = rng.sample(self.reservoir, min(count, len(self.reservoir)))
+        old = self._drawn(random.Random(seed_of(self.tools.run.seed, "replay", step)))
         marks = zip(places, spread(len(old), len(places)), strict=True)
         replaced = [place for place, mark in marks if mark]
         for place, position in zip(replaced, old, strict=True):
             chosen[place] = position
         own = [chosen[place] for place in places if place not in replaced]
         self.shown = self._sample(self.shown + own)
+
+    def _drawn(self, rng: random.Random) -> list[int]:
+        """Positions of the reservoir for one step."""
+        count = self.settings.count(self.tools.run)
+        return rng.sample(self.reservoir, min(count, len(self.reservoir)))
 
     def _sample(self, positions: Sequence[int]) -> list[int]:
         seed = self.tools.run.seed

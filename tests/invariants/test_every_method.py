@@ -9,7 +9,7 @@ import torch
 from fst_core.config import RunConfig
 from fst_core.interleave import SlowPhase, interleave, remaining, run_phase
 from fst_core.journal import comparable, effective, read_events
-from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW
+from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW, load
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.session import Session
 from tests.runs import TINY, run, tiny_config
@@ -21,7 +21,8 @@ TWO = {"tasks": [{**TASK, "name": "one"}, OTHER]}
 
 FAST_NAMES = sorted(set(FAST) - {"none"})
 SLOW_NAMES = sorted(set(SLOW) - {"none"})
-LOSSES = sorted(name for name in RETENTION if name != "replay")
+IN_STREAM = sorted(name for name in RETENTION if load(RETENTION[name].settings).place == "stream")
+LOSSES = sorted(set(RETENTION) - set(IN_STREAM))
 
 
 def with_fast(name: str, **tables: Any) -> RunConfig:

@@ -18,6 +18,7 @@ TASKS = [
 MIXTURE = {"type": "mixture", "tasks": TASKS}
 ONE_TASK = TASKS[0]
 REPLAY = {"type": "replay", "fraction": 0.5, "capacity": 3}
+REWEIGHT = {"type": "reweight", "capacity": 8, "window": 2}
 
 
 def sequence(task_steps: int, tasks: int = 3) -> dict[str, Any]:

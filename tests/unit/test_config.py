@@ -158,13 +158,13 @@ def test_rules_that_can_propose_nothing_are_refused() -> None:
         (
             'retention=[{"type":"kl","fraction":0.5}]',
             "retention.0.fraction: type 'kl' of retention.0 has no such setting; "
-            "it belongs to replay",
+            "it belongs to replay, reweight",
         ),
         ("study.jbos=2", "study.jbos: no such setting; did you mean jobs?"),
         ('curriculum="uniform"', 'curriculum: must be a table such as { type = "uniform" }'),
         ('curriculum="?"', 'curriculum: must be a table such as { type = "easy_to_hard" }'),
         ('fast.reflection="rules"', 'fast.reflection: must be a table such as { type = "rules" }'),
-        ("retention=[{}]", 'retention.0: must be a table such as { type = "replay" }'),
+        ("retention=[{}]", 'retention.0: must be a table such as { type = "reweight" }'),
         ('policy="?"', 'policy: must be a table such as { type = "hub" }'),
         ('retention=["kl"]', 'retention.0: must be a table such as { type = "kl" }'),
         ('retention="kl"', 'retention: must be a list of tables such as [{ type = "kl" }]'),

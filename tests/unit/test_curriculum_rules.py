@@ -1,6 +1,7 @@
 """Replay by hand; what every curriculum keeps to, in simulated and in whole runs."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fst_core.config import RunConfig
 from fst_core.curriculum.base import Curriculum
 from fst_core.curriculum.replay import Replayed
+from fst_core.curriculum.reweight import apportioned
 from fst_core.environments.tasks import Tasks
 from fst_core.records import Problem, Verdict, seed_of
 from tests.runs import run
@@ -19,9 +21,11 @@ from tests.unit.curricula import (
     MIXTURE,
     ONE_TASK,
     REPLAY,
+    REWEIGHT,
     config,
     cycles,
     made,
+    saw,
     sequence,
     simulated,
 )
@@ -77,6 +81,71 @@ def test_a_small_reservoir_fills_fewer_slots() -> None:
     assert curriculum.choose(range(4, 8)) == [4, 5, 6, by_hash(range(4), 1)[0]]
 
 
+# reweight
+
+
+def reweighted() -> Any:
+    """In the third stage of three, 8 problems a step, of which at most 4 are replayed."""
+    run_config = config(sequence(2), steps=6, batch=8, retention=[{**REWEIGHT, "capacity": 32}])
+    curriculum = made(run_config)
+    for slots in list(cycles(run_config))[:5]:
+        curriculum.choose(slots)
+    return curriculum
+
+
+def drawn(curriculum: Any) -> list[str]:
+    """Tasks of the last step's problems."""
+    return [curriculum.tools.layout.task_of(p) for p in curriculum.choose(range(40, 48))]
+
+
+def test_need_is_what_is_missing_and_what_wavers() -> None:
+    """Needs 0, .5 + .5 and 1 (never seen): powers exp(-2), 1, 1 at temperature .5."""
+    curriculum = reweighted()
+    saw(curriculum, 1, {0: 1.0})
+    saw(curriculum, 2, {0: 1.0, 16: 0.0})
+    saw(curriculum, 3, {16: 1.0})
+    low = math.exp(-2)
+    wanted = [low / (low + 2), 1 / (low + 2), 1 / (low + 2)]
+    assert curriculum.weights(["dashed", "boxed", "dotted"]) == pytest.approx(wanted)
+    tasks = drawn(curriculum)  # round(8 x .532) = 4: one each, then by weight
+    assert [tasks.count(name) for name in ("dashed", "boxed", "dotted")] == [1, 3, 4]
+
+
+def test_tasks_that_are_learned_keep_one_problem_each_so_that_a_loss_is_seen() -> None:
+    curriculum = reweighted()
+    for step in (1, 2):
+        saw(curriculum, step, {0: 1.0, 16: 1.0, 32: 0.0})
+    tasks = drawn(curriculum)
+    assert [tasks.count(name) for name in ("dashed", "boxed", "dotted")] == [1, 1, 6]
+
+
+def test_only_the_latest_steps_count() -> None:
+    curriculum = reweighted()
+    for step, reward in enumerate([0.0, 0.0, 1.0, 1.0], 1):
+        saw(curriculum, step, {0: reward})
+    assert curriculum.weights(["dashed", "dotted"])[1] == pytest.approx(1 / (1 + math.exp(-2)))
+
+
+def test_a_step_has_one_mean_however_many_problems_it_showed_of_a_task() -> None:
+    curriculum = reweighted()
+    saw(curriculum, 1, {0: 0.0, 1: 1.0})
+    assert curriculum.rewards == {"dashed": [0.5]}
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "shares"),
+    [
+        (0, [0.5, 0.5], [0, 0]),
+        (1, [0.2, 0.8], [0, 1]),
+        (2, [0.01, 0.99], [1, 1]),
+        (5, [0.2, 0.8], [1, 4]),
+        (3, [0.5, 0.5], [2, 1]),
+    ],
+)
+def test_shares_by_adams_method(total: int, weights: list[float], shares: list[int]) -> None:
+    assert apportioned(total, weights) == shares
+
+
 # What every one keeps to
 
 
@@ -86,6 +155,7 @@ def every_kind() -> Iterator[Any]:
         yield pytest.param(ONE_TASK, chosen, [], id=f"{name} alone")
         yield pytest.param(sequence(4), chosen, [], id=f"{name} staged")
         yield pytest.param(sequence(4), chosen, [REPLAY], id=f"{name} replayed")
+        yield pytest.param(sequence(4), chosen, [REWEIGHT], id=f"{name} reweighted")
     for name, chosen in {**CURRICULA, **CHOOSERS}.items():
         yield pytest.param(MIXTURE, chosen, [], id=f"{name} mixed")
 
@@ -161,7 +231,10 @@ def test_every_choice_is_of_its_own_stage_or_replayed_from_an_earlier_one(
         earlier = [stage for stage in stages if stage != now]
         assert all(stage < now for stage in earlier)
         wanted = round(0.5 * batch) if retention and now else 0
-        assert len(earlier) == wanted
+        if retention == [REWEIGHT]:
+            assert min(now, wanted) <= len(earlier) <= wanted
+        else:
+            assert len(earlier) == wanted
     assert chooses_tasks or max(chosen) < rows
 
 

@@ -86,6 +86,30 @@ def test_a_nan_is_refused(tmp_path: Path) -> None:
     assert read_events(journal.path) == []
 
 
+def test_events_written_together_are_as_if_written_one_by_one_with_one_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("fst_core.journal.os.fsync", synced.append)
+    together, single = Journal(tmp_path / "1.jsonl"), Journal(tmp_path / "2.jsonl")
+    made = together.append_all([("a", {"x": 1}), ("b", {"x": 2})])
+    assert len(synced) == 1
+    single.append("a", {"x": 1})
+    single.append("b", {"x": 2})
+    assert len(synced) == 3
+    events = read_events(together.path)
+    assert events == made and together.next_seq == 2
+    assert comparable(events) == comparable(read_events(single.path))
+
+
+def test_nothing_is_written_of_events_of_which_one_cannot_be(tmp_path: Path) -> None:
+    journal = written(tmp_path / "journal.jsonl", "a")
+    with pytest.raises(JournalError, match="'c' is not to be written"):
+        journal.append_all([("b", {}), ("c", {"x": float("inf")})])
+    assert [e["kind"] for e in read_events(journal.path)] == ["a"]
+    assert journal.next_seq == 1
+
+
 def test_an_archived_journal_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     written(path, "a", "b").close()

@@ -51,20 +51,28 @@ def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:
         raise ConfigError(f"{folder}: no run here (no journal.jsonl with events)")
     phases = [event for event in events if event["kind"] == "fast"]
     known = [event["cycle"] for event in phases]
-    if not phases:
-        raise ConfigError(f"{folder}: no fast phase has run here, so the contexts never changed")
-    last = known[-1] if cycle is None else cycle
-    if last not in known:
-        raise ConfigError(f"{folder}: no fast phase of cycle {last}; there are 0 to {known[-1]}")
     config: dict[str, Any] = next(
         (event["config"] for event in events if event["kind"] == "run"), {}
     )
+    if not phases:
+        raise ConfigError(f"{folder}: no fast phase has run here, so {_unchanged(folder, config)}")
+    last = known[-1] if cycle is None else cycle
+    if last not in known:
+        raise ConfigError(f"{folder}: no fast phase of cycle {last}; there are 0 to {known[-1]}")
     members: dict[str, Member] = {}
     for event in phases[: known.index(last) + 1]:
         _remember(members, event)
     contexts = phases[known.index(last)]["evolution"]["population"]["contexts"]
     slots = tuple(dict.fromkeys(content_id(context["text"]) for context in contexts))
     return Lineage(members, known_texts(config, events), slots, last)
+
+
+def _unchanged(folder: Path, config: Mapping[str, Any]) -> str:
+    """What the contexts of a run without fast phases are."""
+    start = config.get("contexts", {}).get("start_from")
+    if start is None:
+        return "the contexts never changed"
+    return f"its contexts are those of {start}: fst contexts {folder.parent.parent / start}"
 
 
 def visible(text: str) -> str:

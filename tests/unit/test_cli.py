@@ -16,7 +16,7 @@ import pytest
 
 from fst_core.checkpoint import list_checkpoints
 from fst_core.failures import KNOWN_ERRORS, OUT_OF_MEMORY, sentence_for
-from fst_core.journal import comparable, read_events
+from fst_core.journal import Journal, comparable, read_events
 from tests.unit.commands import CONFIG, Answer, call, finished, write_config
 
 HOLD_LOCK = """
@@ -416,3 +416,20 @@ def test_contexts_are_shown_without_terminal_commands(tmp_path: Path) -> None:
     (folder / "journal.jsonl").write_text(text.replace("a helpful", "a \\u001b[2Jhelpful"))
     answer = call("contexts", folder)
     assert answer.code == 0 and "\x1b" not in answer.out
+
+
+@pytest.mark.parametrize(
+    ("contexts", "told"),
+    [({}, "the contexts never changed"), ({"start_from": "demo/fst-s0"}, "those of demo/fst-s0")],
+)
+def test_a_run_without_fast_phases_says_whose_contexts_it_has(
+    contexts: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "fold" / "fold-s0"
+    folder.mkdir(parents=True)
+    journal = Journal(folder / "journal.jsonl")
+    journal.append("run", {"config": {"contexts": {"seed": "s", **contexts}}})
+    journal.close()
+    answer = call("contexts", folder)
+    assert answer.code == 1
+    assert told in answer.err

@@ -14,17 +14,21 @@ from typing import Any
 import pytest
 import yaml
 
-from fst_core.config import load_config
+from fst_core.config import RunConfig, load_config
 from fst_core.config.environment import environment_name
+from fst_core.config.sweeps import SweepConfig, swept_arms
 from fst_core.environments.tasks import task_configs
+from fst_core.provenance import RUN_PROPERTIES
 from fst_core.study import expand
+from tests.pipeline.clones import BIN
+from tests.pipeline.stages import declared
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(ROOT.glob("configs/**/*.toml"))
-DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-STAGES: dict[str, dict[str, Any]] = DVC["stages"]
+STAGES = declared(ROOT)
+TRAINING = [name for name, stage in STAGES.items() if "fst run " in stage.commands[0]]
+PLOTS = yaml.safe_load((ROOT / "dvc.yaml").read_text())["plots"]
 MANIFEST = json.loads((ROOT / "data.manifest.json").read_text())
-PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 DEPLOYMENTS = yaml.safe_load((ROOT / "infra/prefect.yaml").read_text())["deployments"]
 
 
@@ -34,18 +38,37 @@ def dig(tree: Any, key: str) -> Any:
     return tree
 
 
-def commands(stage: dict[str, Any]) -> list[str]:
-    found = stage["cmd"] if isinstance(stage["cmd"], list) else [stage["cmd"]]
-    for key in ("jobs", "organism.steps", "organism.seed"):
-        found = [command.replace(f"${{{key}}}", str(dig(PARAMS, key))) for command in found]
-    assert not [command for command in found if "${" in command]
-    return found
+def trained(name: str) -> tuple[Path, RunConfig]:
+    """The config file and the run of a stage that trains."""
+    words = shlex.split(STAGES[name].commands[0])
+    chosen = {option: words[words.index(option) + 1] for option in ("--arm", "--seed")}
+    path = ROOT / words[2]
+    run, _ = load_config(path, chosen["--arm"], [f"seed={chosen['--seed']}"])
+    return path, run
 
 
-def after(words: list[str], option: str) -> list[str]:
-    """What stands between an option and the next one; empty without the option."""
-    rest = words[words.index(option) + 1 :] if option in words else []
-    return list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
+def code_of(name: str) -> set[str]:
+    """The code a stage depends on."""
+    return {dep for dep in STAGES[name].deps if dep.startswith("fst_core/")}
+
+
+def tables_read(path: Path, run: RunConfig) -> set[str]:
+    """Keys of a config file that make a run what it is.
+
+    A table whose `type` the arm replaces is not read; of the arms and the sweeps, the arm's own.
+    """
+    written, dumped = tomllib.loads(path.read_text()), run.model_dump(mode="json")
+    kept = {
+        name
+        for name, value in written.items()
+        if name in dumped
+        and name not in RUN_PROPERTIES
+        and (not isinstance(value, dict) or value.get("type") in (None, dumped[name].get("type")))
+    }
+    if run.arm in written.get("arms", {}):
+        kept.add(f"arms.{run.arm}")
+    sweeps = [SweepConfig(**sweep) for sweep in written.get("study", {}).get("sweeps", [])]
+    return kept | ({"study.sweeps"} if run.arm in swept_arms(sweeps, ()) else set())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -59,72 +82,109 @@ def test_there_are_configs():
     assert ROOT / "configs/tiny/demo.toml" in CONFIGS
 
 
-@pytest.mark.parametrize(
-    "command", [c for stage in STAGES.values() for c in commands(stage)], ids=lambda c: c[:40]
-)
-def test_every_command_of_a_stage_is_understood(command):
-    """Each command line with --help added: unknown modules and subcommands fail."""
-    words = shlex.split(command)
-    module = words[2] if words[:2] == ["python", "-m"] else "fst_core.cli"
-    rest = words[3:] if words[0] == "python" else words[1:]
-    line = [sys.executable, "-m", module, *rest, "--help"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def called(words: list[str]) -> tuple[str, ...]:
+    """The words in front of the paths and options of a command line."""
+    return tuple(itertools.takewhile(lambda word: word[:2] != "--" and "/" not in word, words))
+
+
+COMMANDS = [
+    shlex.split(command)
+    for stage in STAGES.values()
+    for command in stage.commands
+    if command.startswith(("fst ", "python "))
+]
+
+
+@pytest.mark.parametrize("line", sorted({called(words) for words in COMMANDS}), ids=" ".join)
+def test_every_command_of_a_stage_is_understood(line):
+    """The command lines that begin so, with --help added: unknown words and options fail."""
+    options = {w for words in COMMANDS if called(words) == line for w in words if w[:2] == "--"}
+    rest = [sys.executable, *line[1:]] if line[0] == "python" else [BIN / line[0], *line[1:]]
+    done = subprocess.run([*rest, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    options = [word for word in rest if word.startswith("--")]
     assert [option for option in options if option not in done.stdout] == []
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_param_key_of_a_stage_exists(name):
-    for entry in STAGES[name].get("params", []):
-        for path, keys in entry.items():
-            data = tomllib.loads((ROOT / path).read_text())
-            for key in keys:
-                dig(data, key)
+    for path, keys in STAGES[name].params.items():
+        load = yaml.safe_load if path.endswith(".yaml") else tomllib.loads
+        data = load((ROOT / path).read_text())
+        for key in keys:
+            dig(data, key)
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_dependency_is_a_file_or_an_output(name):
     pools = {f"data/{Path(file).parent}" for file in MANIFEST}
-    made = {out for stage in STAGES.values() for out in stage["outs"]} | pools
-    missing = [d for d in STAGES[name]["deps"] if d not in made and not (ROOT / d).exists()]
+    made = {out for stage in STAGES.values() for out in stage.outs} | pools | {"data"}
+    missing = [d for d in STAGES[name].deps if d not in made and not (ROOT / d).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    ("stage", "config"),
-    [
-        ("compare", "demo"),
-        ("plasticity", "plasticity"),
-        ("posthoc", "posthoc"),
-        ("continual", "continual"),
-        ("ablation", "ablation"),
-    ],
-)
-def test_the_stages_name_the_journals_of_their_runs(stage, config):
-    words = shlex.split(commands(STAGES[stage])[-1])
-    arms, seeds = after(words, "--arms"), [int(seed) for seed in after(words, "--seeds")]
-    runs, _ = expand(ROOT / f"configs/tiny/{config}.toml", (), arms, seeds)
-    journals = {f"runs/repro/{run.name}/{run.id}/journal.jsonl" for run in runs}
-    assert set(STAGES[stage]["outs"]) == journals
-    assert journals < set(STAGES["report"]["deps"])
-    pools = {f"data/{environment_name(task)}" for run in runs for task in task_configs(run)}
-    assert pools == {dep for dep in STAGES[stage]["deps"] if dep.startswith("data/")}
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_run_depends_on_the_config_keys_that_it_reads_and_on_no_others(name):
+    path, run = trained(name)
+    assert STAGES[name].params == {str(path.relative_to(ROOT)): tables_read(path, run)}
 
 
-@pytest.mark.parametrize("stage", ["plasticity", "posthoc"])
-def test_a_stage_of_probes_depends_on_every_run_it_starts_from(stage):
-    runs, _ = expand(ROOT / f"configs/tiny/{stage}.toml")
-    begun = {f"runs/repro/{run.start_from}/journal.jsonl" for run in runs if run.start_from}
-    assert begun
-    assert begun <= set(STAGES["compare"]["outs"]) & set(STAGES[stage]["deps"])
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_run_depends_on_its_pools_its_start_and_the_check_of_all_pools(name):
+    _, run = trained(name)
+    pools = {f"data/{environment_name(task)}" for task in task_configs(run)}
+    begun = {f"runs/repro/{run.start_from}"} if run.start_from else set()
+    assert STAGES[name].deps - code_of(name) == {"build/data-checked", *pools, *begun}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_every_run_depends_on_the_same_code(name):
+    """Any run's process loads the settings of every method; what it loads, test_stages looks at."""
+    assert code_of(name) - {"fst_core/policy/tiny"} == code_of("train@fst-0")
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_run_writes_where_the_report_and_the_probes_look_for_it(name):
+    _, run = trained(name)
+    (out,) = STAGES[name].outs
+    folder = f"runs/repro/{run.name}/{run.id}"
+    assert out == (folder if run.name == "demo" else f"{folder}/journal.jsonl")
+    assert out in STAGES["report"].deps
+    assert name.rpartition("-")[2] == str(run.seed)
+
+
+@pytest.mark.parametrize("config", ["demo", "plasticity", "posthoc", "continual"])
+def test_every_run_of_a_study_is_a_stage(config):
+    runs, _ = expand(ROOT / f"configs/tiny/{config}.toml")
+    made = {trained(name)[1].id for name in TRAINING if trained(name)[0].stem == config}
+    assert made == {run.id for run in runs}
+
+
+def test_the_plots_show_every_arm_that_has_a_curve():
+    """The base model is measured once: a point, and no curve."""
+    runs = [trained(name)[1] for name in TRAINING]
+    drawn = {
+        (study, arm)
+        for plot in PLOTS
+        for study, shown in plot.items()
+        for file, arms in shown["y"].items()
+        for arm in arms
+        if Path(file).stem == study
+    }
+    assert drawn == {(run.name, run.arm) for run in runs if run.arm != "base"}
+
+
+def test_nothing_but_the_report_is_kept_in_git():
+    """What git tracks, a fresh clone compares its own numbers with."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    (metrics,) = stages["report"]["metrics"]
+    assert metrics == {"docs/results/repro/metrics.json": {"cache": False}}
 
 
 def test_the_data_import_is_not_frozen():
     """A frozen import, or a plain .dvc file, fails on a fresh clone without a remote."""
     data = yaml.safe_load((ROOT / "data.dvc").read_text())
     assert not data.get("frozen")
-    assert [dep["path"] for dep in data["deps"]] == STAGES["generate"]["outs"]
+    assert {dep["path"] for dep in data["deps"]} == STAGES["generate"].outs
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: d["name"])

@@ -1,0 +1,1 @@
+"""Real servers, real workers: `make test-e2e`."""

@@ -9,15 +9,18 @@ from pydantic.fields import FieldInfo
 
 from fst_core.config import (
     CheckpointConfig,
+    ChoicesConfig,
     ContextsConfig,
     DirectivesConfig,
     EvaluationConfig,
+    HoverConfig,
     HubPolicy,
     HuggingFaceReflection,
     JsonlConfig,
     LitellmReflection,
     LoopConfig,
     MixtureConfig,
+    PolarisConfig,
     PolicyReflection,
     ReasoningGymConfig,
     RulesReflection,
@@ -27,6 +30,7 @@ from fst_core.config import (
     StudyConfig,
     SuiteConfig,
     TinyPolicy,
+    VerifiersConfig,
     VllmConfig,
 )
 from fst_core.config.method import MethodSettings
@@ -38,6 +42,10 @@ ENVIRONMENTS = (
     DirectivesConfig,
     ReasoningGymConfig,
     JsonlConfig,
+    HoverConfig,
+    PolarisConfig,
+    ChoicesConfig,
+    VerifiersConfig,
     SequenceConfig,
     MixtureConfig,
 )

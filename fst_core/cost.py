@@ -1,14 +1,11 @@
 """What a run will cost, from its config alone: rollouts, tokens, steps, engine calls, disk.
 
 Upper bounds, except for the slow loop, whose rollouts are exact. Loads no torch: the number of
-parameters is read from the header of the weights' files.
+parameters is read from the header of the weights' files, or from what else is known of the model
+(model_size.py). GPU time and memory: gpu_cost.py.
 """
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from fst_core.config import (
     GepaConfig,
@@ -16,11 +13,11 @@ from fst_core.config import (
     NoSlow,
     PolicyReflection,
     RunConfig,
-    Smollm2Policy,
     tasks_of,
 )
+from fst_core.gpu_cost import Amounts, gpu_rows
 from fst_core.interleave import EvaluatePhase, FastPhase, plan
-from fst_core.policy.locate import cache_folder, locate
+from fst_core.model_size import ModelSize, size_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 WEIGHTS_AND_ADAM = 3
@@ -44,18 +41,13 @@ class Cost:
     idle_fast_phases: int
     """Fast phases whose metric calls do not pay for a single search step."""
     evaluations: int
-    parameters: int | None
-    """None where the weights are not on this machine yet."""
+    model: ModelSize
     checkpoint_bytes: int | None
     """Disk for checkpoints, the one being written included."""
 
 
 def estimate(config: RunConfig) -> Cost:
-    """The cost of a whole run.
-
-    Raises:
-        ConfigError: if a local policy folder does not exist.
-    """
+    """The cost of a whole run."""
     phases = plan(config)
     fast = [p for p in phases if isinstance(p, FastPhase)]
     batch = config.loop.problems_per_step
@@ -66,7 +58,7 @@ def estimate(config: RunConfig) -> Cost:
     evaluation = _evaluation_rollouts(config, looks)
     searched = sum(s.rollouts for s in searches)
     reflected = _own_tokens(config) * sum(s.reflections for s in searches)
-    parameters = count_parameters(config)
+    model = size_of(config.policy)
     idle = [s for s in searches if isinstance(config.fast, GepaConfig) and not s.reflections]
     return Cost(
         slow_rollouts=slow,
@@ -79,8 +71,8 @@ def estimate(config: RunConfig) -> Cost:
         fast_phases=len(fast),
         idle_fast_phases=len(idle),
         evaluations=looks,
-        parameters=parameters,
-        checkpoint_bytes=_checkpoint_bytes(config, steps, parameters),
+        model=model,
+        checkpoint_bytes=_checkpoint_bytes(config, steps, model.parameters),
     )
 
 
@@ -113,37 +105,10 @@ def _checkpoint_bytes(config: RunConfig, steps: int, parameters: int | None) -> 
     return size * (config.checkpoint.keep + 1)
 
 
-def count_parameters(config: RunConfig) -> int | None:
-    """Parameters of the policy by its safetensors headers; None where they are not here.
-
-    Raises:
-        ConfigError: if a local policy folder does not exist.
-    """
-    if isinstance(config.policy, Smollm2Policy):
-        folder: Path | str = cache_folder() / "smollm2-135m"  # locate() would convert it now
-    else:
-        folder, _ = locate(config.policy)
-    if not isinstance(folder, Path):
-        return None
-    counts = [count for file in folder.glob("*.safetensors") for count in _tensor_sizes(file)]
-    return sum(counts) or None
-
-
-def _tensor_sizes(file: Path) -> Iterator[int]:
-    """Elements of each tensor of a safetensors file, whose header is 8 bytes of length and JSON."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            yield math.prod(tensor["shape"])
-
-
 def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
     """The cost as (what, how much) lines for people."""
     total = cost.slow_rollouts + cost.fast_rollouts + cost.evaluation_rollouts
     looks = f"at most {cost.evaluation_rollouts:,} in {cost.evaluations} evaluations"
-    here = f"{cost.parameters:,}" if cost.parameters else "unknown: not on this machine yet"
     return [
         ("slow rollouts", f"{cost.slow_rollouts:,}"),
         ("fast rollouts", f"at most {cost.fast_rollouts:,} in {cost.fast_phases} phases"),
@@ -153,9 +118,16 @@ def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
         ("optimizer steps", f"{cost.optimizer_steps:,}"),
         ("generate calls", f"at most {cost.generate_calls:,}"),
         ("reflections", f"at most {cost.reflections:,}{_reflecting(config)}"),
-        ("parameters", here),
+        ("parameters", cost.model.told),
         ("checkpoints on disk", _size(cost.checkpoint_bytes)),
+        *gpu_rows(config, cost.model, _amounts(cost, config)),
     ]
+
+
+def _amounts(cost: Cost, config: RunConfig) -> Amounts:
+    own = cost.reflections if isinstance(config.fast.writer, PolicyReflection) else 0
+    calls = cost.generate_calls - cost.optimizer_steps - cost.evaluations
+    return Amounts(cost.slow_rollouts, cost.fast_rollouts, calls, cost.evaluation_rollouts, own)
 
 
 def _reflecting(config: RunConfig) -> str:

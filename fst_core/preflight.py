@@ -1,11 +1,16 @@
 """What can be said of a config before anything is removed, downloaded or trained."""
 
-from fst_core.config import PolicyConfig, RunConfig, Smollm2Policy
+from pathlib import Path
+
+from fst_core.config import HubPolicy, PolicyConfig, RunConfig, Smollm2Policy
+from fst_core.config.model import NotHere
 from fst_core.environments.base import Environment
-from fst_core.environments.errors import PastTheEnd
+from fst_core.environments.errors import DataAbsent, PastTheEnd
 from fst_core.environments.layout import train_rows
-from fst_core.environments.tasks import Tasks
+from fst_core.environments.registry import make_environment
+from fst_core.environments.tasks import Tasks, task_configs
 from fst_core.policy.locate import (
+    cached_config,
     gguf_file,
     locate,
     refuse_missing_engine,
@@ -18,8 +23,12 @@ ALWAYS_THERE = ("auto", "cpu")
 """Devices that need no torch to be checked."""
 
 
-def preflight(config: RunConfig) -> list[str]:
+def preflight(config: RunConfig, plan_only: bool = False) -> list[str]:
     """Check that a run could start: its problems, where its model is, its engine, its device.
+
+    Args:
+        plan_only: the run is only planned, so what is not on this machine (an engine, a local
+            model, a published data set) becomes a note.
 
     Returns:
         Notes worth reading before the run, one sentence each.
@@ -28,11 +37,51 @@ def preflight(config: RunConfig) -> list[str]:
         ConfigError: if the policy, engine or device is not to be had.
         DataError: if the problems are missing, broken or too few.
     """
-    _check_engine(config.policy)
+    if plan_only:
+        return _notes_of_a_plan(config)
+    return [note for check in CHECKS for note in check(config)]
+
+
+def _notes_of_a_plan(config: RunConfig) -> list[str]:
+    """The notes of every check; of one that cannot be made here, what is absent."""
+    absent, notes = _absent_model(config.policy), list[str]()
+    for check in CHECKS:
+        try:
+            notes += check(config)
+        except DataAbsent:
+            absent += _absent_problems(config)
+        except NotHere as error:
+            absent.append(str(error))
+    return [*(f"not here yet: {what}" for what in dict.fromkeys(absent)), *notes]
+
+
+def _absent_model(policy: PolicyConfig) -> list[str]:
+    if not isinstance(policy, HubPolicy) or cached_config(policy):
+        return []
+    if policy.model.startswith((".", "/", "~")) or Path(policy.model).is_dir():
+        return []  # a local folder: _check_model speaks of it
+    return [f"policy.model = {policy.model!r} is not in the hub's cache; a run fetches it"]
+
+
+def _absent_problems(config: RunConfig) -> list[str]:
+    absent = []
+    for task in task_configs(config):
+        try:
+            make_environment(task, config.data)
+        except (DataAbsent, NotHere) as error:
+            absent.append(str(error))
+    return absent
+
+
+def _check_model(config: RunConfig) -> list[str]:
     if not isinstance(config.policy, Smollm2Policy):
         locate(config.policy)
     elif not smollm2_is_converted():
         gguf_file()
+    return []
+
+
+def _check_tasks(config: RunConfig) -> list[str]:
     tasks = Tasks(config)
     for suite in config.evaluation.suites:
         _check_split(tasks.by_name[suite.name], "test", suite.problems)
@@ -40,7 +89,8 @@ def preflight(config: RunConfig) -> list[str]:
     return [note for task, rows in reads for note in _check_problems(task, config, rows)]
 
 
-def _check_engine(policy: PolicyConfig) -> None:
+def _check_engine(config: RunConfig) -> list[str]:
+    policy = config.policy
     refuse_missing_engine(policy)
     if policy.engine == "vllm" and policy.vllm.mode == "server":
         server_url(policy.vllm)
@@ -48,6 +98,7 @@ def _check_engine(policy: PolicyConfig) -> None:
         from fst_core.policy.language_model import pick_device  # noqa: PLC0415  (seconds to import)
 
         pick_device(policy.device)
+    return []
 
 
 def _check_problems(environment: Environment, config: RunConfig, rows: int) -> list[str]:
@@ -71,3 +122,6 @@ def _epochs(name: str, train: int, read: int) -> list[str]:
         return []
     times = f"{read / train:.1f} times through"
     return [f"the run reads {read} train problems of {name}, which has {train}: {times}"]
+
+
+CHECKS = (_check_engine, _check_model, _check_tasks)

@@ -20,6 +20,14 @@ from fst_core.config.fast import (
     ReflectionConfig,
     RulesReflection,
 )
+from fst_core.config.imported import (
+    ChoicesConfig,
+    HoverConfig,
+    Imported,
+    ImportedBase,
+    PolarisConfig,
+    VerifiersConfig,
+)
 from fst_core.config.policy import (
     HubPolicy,
     PolicyConfig,
@@ -45,6 +53,7 @@ from fst_core.config.slow import CispoConfig, GradientSettings, NoSlow, PolicyGr
 
 __all__ = [
     "CheckpointConfig",
+    "ChoicesConfig",
     "CispoConfig",
     "ContextsConfig",
     "CurriculumConfig",
@@ -54,14 +63,18 @@ __all__ = [
     "FastConfig",
     "GepaConfig",
     "GradientSettings",
+    "HoverConfig",
     "HubPolicy",
     "HuggingFaceReflection",
+    "Imported",
+    "ImportedBase",
     "JsonlConfig",
     "LitellmReflection",
     "LoopConfig",
     "MixtureConfig",
     "NoFast",
     "NoSlow",
+    "PolarisConfig",
     "PolicyConfig",
     "PolicyGradient",
     "PolicyReflection",
@@ -77,6 +90,7 @@ __all__ = [
     "SuiteConfig",
     "TaskConfig",
     "TinyPolicy",
+    "VerifiersConfig",
     "VllmConfig",
     "environment_name",
     "load_config",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fst_core.config.imported import Imported
 from fst_core.config.model import ConfigModel, FolderName, first_twin
 
 
@@ -69,7 +70,7 @@ class JsonlConfig(ConfigModel):
 
 
 TaskConfig = Annotated[
-    DirectivesConfig | ReasoningGymConfig | JsonlConfig, Field(discriminator="type")
+    DirectivesConfig | ReasoningGymConfig | JsonlConfig | Imported, Field(discriminator="type")
 ]
 
 
@@ -116,7 +117,7 @@ class MixtureConfig(ConfigModel):
 
 
 EnvironmentConfig = Annotated[
-    DirectivesConfig | ReasoningGymConfig | JsonlConfig | SequenceConfig | MixtureConfig,
+    DirectivesConfig | ReasoningGymConfig | JsonlConfig | Imported | SequenceConfig | MixtureConfig,
     Field(discriminator="type"),
 ]
 

@@ -15,6 +15,10 @@ class ConfigError(ValueError):
     """A config that cannot be run; the message says which key, why, and what to do."""
 
 
+class NotHere(ConfigError):
+    """What a run needs and this machine lacks: a plan can still be made, a run cannot."""
+
+
 class ConfigModel(BaseModel):
     """Frozen; unknown keys are errors; the string under each field is its description."""
 

@@ -80,6 +80,9 @@ class HubPolicy(PolicyBase):
     """Hub id or local folder."""
     revision: str | None = None
     """Hub revision (commit hash) for a reproducible run."""
+    parameters: int | None = Field(None, ge=1)
+    """Parameters of the model, where its files are not on this machine: read for the cost that
+    `--dry-run` prints, and for nothing else."""
 
 
 PolicyConfig = Annotated[TinyPolicy | Smollm2Policy | HubPolicy, Field(discriminator="type")]

@@ -5,6 +5,10 @@ class DataError(ValueError):
     """Problem data that cannot be used; the message is one sentence: where, and why."""
 
 
+class DataAbsent(DataError):
+    """Problem data that is not on this machine: a plan can still be made, a run cannot."""
+
+
 REMEDIES = {
     "validation": "lower evaluation.problems, or give the split more problems (for one JSONL file, "
     "raise environment.validation)",

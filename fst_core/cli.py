@@ -22,6 +22,7 @@ from rich.table import Table
 from fst_core.cli_data import data_app
 from fst_core.cli_methods import methods, show_settings
 from fst_core.cli_options import ConfigFile, Overrides, err, out, say
+from fst_core.cli_store import archive_runs, restore_run
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
@@ -43,6 +44,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(methods)
 app.command("settings")(show_settings)
+app.command("archive")(archive_runs)
+app.command("restore")(restore_run)
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
@@ -345,7 +348,7 @@ def _show_plan(config: RunConfig, processes: int) -> None:
     from fst_core.preflight import preflight
     from fst_core.progress import units
 
-    for note in preflight(config):
+    for note in preflight(config, plan_only=True):
         say(f"note: {note}")
     if processes > 1:
         from fst_core.ranks import refuse_processes

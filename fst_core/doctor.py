@@ -8,6 +8,7 @@ import shutil
 import socket
 import sqlite3
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ OPTIONAL = {
 VLLM_ABSENT = "not installed; every policy.engine but vllm works (a vLLM server needs none here)"
 LEAST_FREE_BYTES = 2_000_000_000
 CONNECT_SECONDS = 2.0
+DATA, DATA_MANIFEST = Path("data"), Path("data.manifest.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ def examine(folder: Path) -> Iterator[Finding]:
         yield check_optional(name, ranges.get(name), without)
     yield check_vllm(ranges.get("vllm"))
     yield check_tracking()
+    yield check_prefect()
+    yield check_store()
+    yield check_data()
     yield check_disk(folder)
 
 
@@ -129,13 +134,17 @@ def check_tracking() -> Finding:
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri:
         return Finding("ok", "tracking", "mlflow.db in the working folder (no MLFLOW_TRACKING_URI)")
-    shown = re.sub(r"//[^/@]*@", "//***@", uri)
+    shown = _without_password(uri)
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https"):
         return _answers(shown, parts.hostname or "", parts.port or _PORTS[parts.scheme])
     if parts.scheme == "sqlite":
         return _opens(shown, Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     return Finding("ok", "tracking", f"{shown} (not probed)")
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 _PORTS = {"http": 80, "https": 443}
@@ -161,6 +170,57 @@ def _opens(shown: str, path: Path) -> Finding:
     except sqlite3.Error as error:
         return Finding("problem", "tracking", f"{shown} is no readable database ({error})")
     return Finding("ok", "tracking", f"{shown} opens")
+
+
+def check_prefect() -> Finding:
+    """Whether the Prefect server answers."""
+    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url:
+        text = "no PREFECT_API_URL; a flow brings a server of its own for as long as it runs"
+        return Finding("ok", "prefect server", text)
+    advice = "start it (`make services`), correct PREFECT_API_URL, or unset it"
+    shown = _without_password(url)
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=CONNECT_SECONDS):
+            return Finding("ok", "prefect server", f"{shown} answers")
+    except (OSError, ValueError) as error:
+        text = f"{shown} does not answer ({error}); {advice}"
+        return Finding("problem", "prefect server", text)
+
+
+def check_store() -> Finding:
+    """Whether the store of run folders can be read and written with the keys at hand."""
+    url = os.environ.get("FST_STORE", "")
+    if not url:
+        return Finding("ok", "store", "no FST_STORE; run folders are kept on this disk alone")
+    try:
+        storage = importlib.import_module("fst_core.storage")
+    except ImportError:
+        text = f"boto3 is not installed: pip install '{DISTRIBUTION}[lab]', or unset FST_STORE"
+        return Finding("problem", "store", text)
+    try:
+        storage.Store(url).check()
+    except storage.StorageError as error:
+        return Finding("problem", "store", f"{error}; runs go on without it")
+    return Finding("ok", "store", f"{url} can be read and written")
+
+
+def check_data() -> Finding:
+    """Whether the pools of problems are as the manifest in git says."""
+    if not DATA_MANIFEST.exists():
+        return Finding("ok", "data", f"no {DATA_MANIFEST} in this folder: no pools to check")
+    if not DATA.is_dir():
+        text = f"no {DATA}/ yet; make it: dvc repro data.dvc (or dvc pull)"
+        return Finding("note", "data", text)
+    pools = importlib.import_module("fst_core.environments.pools")
+    errors = importlib.import_module("fst_core.environments.errors")
+    try:
+        pools.check_pools(DATA, DATA_MANIFEST)
+    except (errors.DataError, OSError) as error:
+        accept = f"fst data manifest {DATA} --out {DATA_MANIFEST}"
+        text = f"{error}; get it back: dvc checkout data.dvc, or accept it: {accept}"
+        return Finding("problem", "data", text)
+    return Finding("ok", "data", f"every file of {DATA}/ is as {DATA_MANIFEST} says")
 
 
 def check_disk(folder: Path) -> Finding:

@@ -16,6 +16,7 @@ KNOWN_ERRORS = frozenset(
         "fst_core.run_folder.RunBusy",
         "fst_core.run_folder.RunMismatch",
         "fst_core.slow.base.TrainingDiverged",
+        "fst_core.storage.StorageError",
         "fst_core.tracking.TrackingError",
     }
 )

@@ -8,7 +8,15 @@ import re
 import sys
 import warnings
 
-from fst_core.config import HubPolicy, HuggingFaceReflection, RunConfig
+from fst_core.config import (
+    HubPolicy,
+    HuggingFaceReflection,
+    ImportedBase,
+    RunConfig,
+    TaskConfig,
+    VerifiersConfig,
+    tasks_of,
+)
 
 ENVIRONMENT = {
     # Idle OpenMP threads sleep instead of spinning: runs share the cores of one machine.
@@ -60,9 +68,16 @@ def settle_for(config: RunConfig) -> None:
 
 
 def needs_hub(config: RunConfig) -> bool:
-    """Whether a run may have to fetch a model: false for the policies that come as packages."""
+    """Whether a run may have to fetch a model or a data set: false for what comes as packages."""
     reflects = isinstance(config.fast.writer, HuggingFaceReflection)
-    return reflects or isinstance(config.policy, HubPolicy)
+    tasks = [*tasks_of(config.environment), *(s.environment for s in config.evaluation.suites)]
+    return reflects or isinstance(config.policy, HubPolicy) or any(map(_fetches, tasks))
+
+
+def _fetches(task: TaskConfig) -> bool:
+    if isinstance(task, ImportedBase):
+        return task.hub is not None
+    return isinstance(task, VerifiersConfig)
 
 
 def quiet_libraries() -> None:

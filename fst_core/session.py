@@ -111,6 +111,8 @@ class Session:
         self.folder = folder
         self.observer = observer
         self.ranks = ranks
+        self.on_call: Callable[[], None] | None = None
+        """Told, in the same thread, after every engine call that is counted."""
         self.ledger = Ledger()
         self.seconds = Seconds()
         self.next_phase = 0
@@ -410,6 +412,8 @@ class Session:
 
     def _count(self, loop: str, completions: Sequence[Completion]) -> None:
         self.ledger.add(loop, len(completions), sum(len(c.token_ids) for c in completions))
+        if self.on_call is not None:
+            self.on_call()
 
     def _chat(
         self, messages: Sequence[Sequence[Mapping[str, str]]], seeds: Sequence[int]

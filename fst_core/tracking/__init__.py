@@ -41,10 +41,18 @@ from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 from fst_core.journal import effective, read_events  # noqa: E402
 from fst_core.tracking.metrics import event_metrics  # noqa: E402
 from fst_core.tracking.replay import SyncReport, replay  # noqa: E402
-from fst_core.tracking.runs import experiment_id_of, open_run  # noqa: E402
+from fst_core.tracking.runs import experiment_id_of, find_run, open_run  # noqa: E402
 from fst_core.tracking.summaries import log_study  # noqa: E402
 
-__all__ = ["SyncReport", "TrackingError", "event_metrics", "log_report", "prepare", "sync"]
+__all__ = [
+    "SyncReport",
+    "TrackingError",
+    "event_metrics",
+    "log_report",
+    "page_of",
+    "prepare",
+    "sync",
+]
 
 LOCK_SECONDS = 60
 PING_SECONDS = 3
@@ -86,6 +94,25 @@ def sync(run_dir: Path, tracking_uri: str | None = None, final: bool = False) ->
         with _locked(run_dir.parent):
             run = open_run(client, uri, run_dir.name, started, events)
         return replay(client, run, run_dir, events, final)
+
+
+def page_of(run_dir: Path, tracking_uri: str | None = None) -> str | None:
+    """Address of a run's page in MLflow's UI; None where no server keeps it, or it is not there.
+
+    Raises:
+        TrackingError: if a server cannot be used.
+    """
+    events = read_events(run_dir / "journal.jsonl")
+    started = next((event for event in effective(events) if event["kind"] == "run"), None)
+    address = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if started is None or not address.startswith(("http://", "https://")):
+        return None
+    with _connected(address, "the run is where it was") as (client, uri):
+        run = find_run(client, run_dir.name, started, events)
+    if run is None:
+        return None
+    shown = re.sub(r"//[^/@]*@", "//", uri).rstrip("/")
+    return f"{shown}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def log_report(experiment: str, out_dir: Path, tracking_uri: str | None = None) -> SyncReport:

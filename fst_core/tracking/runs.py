@@ -96,7 +96,7 @@ def open_run(
     arm_key = content_id(name, "arm", config_hash(shared_settings(config)))
     tags = arm_tags(config["arm"])
     arm = find_or_create(client, RunIdentity(experiment_id, arm_key, config["arm"], start_ms, tags))
-    key = content_id(name, folder, config_hash(config), repr(events[0]["time"]))
+    key = run_key(folder, started, events)
     tags = {PARENT_TAG: arm.info.run_id, ARM_KEY_TAG: arm_key, **_seed_tags(started)}
     identity = RunIdentity(experiment_id, key, folder, start_ms, tags)
     run = find_or_create(client, identity)
@@ -104,6 +104,23 @@ def open_run(
         client.delete_run(run.info.run_id)
         run = find_or_create(client, identity)
     return put_under(client, run, arm.info.run_id, arm_key)
+
+
+def run_key(folder: str, started: Event, events: Sequence[Event]) -> str:
+    """Identity of a journal's run."""
+    config = started["config"]
+    return content_id(config["name"], folder, config_hash(config), repr(events[0]["time"]))
+
+
+def find_run(
+    client: MlflowClient, folder: str, started: Event, events: Sequence[Event]
+) -> Run | None:
+    """The MLflow run of a journal; None where there is none yet."""
+    experiment = client.get_experiment_by_name(started["config"]["name"])
+    if experiment is None:
+        return None
+    key = run_key(folder, started, events)
+    return _find(client, RunIdentity(experiment.experiment_id, key, folder, None, {}))
 
 
 def put_under(client: MlflowClient, run: Run, parent_id: str, arm_key: str) -> Run:

@@ -1,9 +1,15 @@
-"""What the doctor says of vLLM, which a CPU machine has under another name."""
+"""What the doctor says of vLLM, of servers that do not answer, and of data that has changed."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from fst_core import doctor
+from fst_core.environments.pools import write_manifest
 
 RANGE = Requirement("vllm>=0.22,<=0.31")
 
@@ -24,3 +30,102 @@ def test_which_vllm_is_here(
     finding = doctor.check_vllm(RANGE)
     assert (finding.level, finding.subject) == (level, "vllm")
     assert text in finding.text
+
+
+@pytest.fixture
+def healthy() -> Iterator[str]:
+    """The address of a server that says it is well."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """No lines between the tests'."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "text"),
+    [
+        ("/api", "ok", "answers"),
+        ("/api/", "ok", "answers"),
+        ("", "problem", "does not answer (HTTP Error 404: Not Found); start it (`make services`)"),
+    ],
+)
+def test_a_prefect_server(
+    path: str, level: str, text: str, healthy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", healthy + path)
+    finding = doctor.check_prefect()
+    assert finding.level == level
+    assert text in finding.text
+
+
+def test_a_prefect_server_that_is_away_and_whose_address_holds_a_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://ann:secret@127.0.0.1:9/api")
+    finding = doctor.check_prefect()
+    assert finding.level == "problem"
+    assert "http://***@127.0.0.1:9/api does not answer" in finding.text
+    assert "secret" not in finding.text
+
+
+@pytest.mark.parametrize(
+    ("check", "variable"), [("check_prefect", "PREFECT_API_URL"), ("check_store", "FST_STORE")]
+)
+def test_nothing_configured_is_no_problem(
+    check: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    finding = getattr(doctor, check)()
+    assert finding.level == "ok"
+    assert f"no {variable}" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("runs", "'runs' is no address of a store; write s3://BUCKET/PREFIX"),
+        ("s3://bucket/runs", "does not answer at http://127.0.0.1:9; start it"),
+    ],
+)
+def test_a_store_that_cannot_be_used(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FST_STORE", url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "us-east-1")
+    finding = doctor.check_store()
+    assert finding.level == "problem"
+    assert said in finding.text
+
+
+def test_data_is_compared_with_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctor.check_data().level == "ok"
+    pool = Path("data") / "stars" / "train.jsonl"
+    pool.parent.mkdir(parents=True)
+    pool.write_text("{}")
+    write_manifest("data", Path("data.manifest.json"))
+    assert "is as data.manifest.json says" in doctor.check_data().text
+    pool.write_text("{ }")
+    finding = doctor.check_data()
+    assert finding.level == "problem"
+    assert f"{pool}: SHA-256 is" in finding.text
+    assert "dvc checkout data.dvc" in finding.text
+    pool.unlink()
+    pool.parent.rmdir()
+    pool.parent.parent.rmdir()
+    assert (doctor.check_data().level, "dvc repro data.dvc" in doctor.check_data().text) == (
+        "note",
+        True,
+    )

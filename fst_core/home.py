@@ -1,0 +1,26 @@
+"""Where the project is on this machine: what a deployment's run does first on any worker."""
+
+import os
+from pathlib import Path
+
+HOME = "FST_HOME"
+"""Variable with the folder of the project's clone, read by the process that runs a flow."""
+
+
+def enter_home() -> dict[str, str]:
+    """Make the project's folder the working directory.
+
+    Returns:
+        It, under the key "directory".
+    Raises:
+        RuntimeError: if FST_HOME does not name a clone of the project.
+    """
+    named = os.environ.get(HOME, "")
+    folder = Path(named).expanduser()
+    if not named or not (folder / "flows").is_dir():
+        said = f"{HOME} = {named!r} is no clone of the project" if named else f"{HOME} is not set"
+        raise RuntimeError(
+            f"{said}; start this worker again with {HOME} set to the folder that holds flows/"
+        )
+    os.chdir(folder)
+    return {"directory": str(folder.resolve())}

@@ -1,0 +1,1 @@
+"""The servers and deployments that flows run with: local services, what `make deploy` applies."""

@@ -1,0 +1,265 @@
+"""Prefect, MLflow and an S3 store (SeaweedFS) on the loopback interface of this machine.
+
+    python -m infra.services up [--home .services] [--only prefect,mlflow,s3] [--ports s3=9000]
+    eval "$(python -m infra.services up --env)"     # and what this shell starts uses them
+    python -m infra.services down [--home .services] [--only ...]
+
+What runs is in HOME/services.json; a second `up` starts what is missing, `down` ends what `up`
+started and nothing else. Data and logs stay in HOME. The store's keys are made at random on the
+first start and kept in HOME/s3/keys.json, readable by its owner alone.
+"""
+
+import argparse
+import fcntl
+import json
+import shlex
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fst_core.quiet import settle_environment
+from fst_core.storage import StorageError, make_bucket
+from infra.processes import Started, alive, end, start
+from infra.servers import (
+    BUCKET,
+    HEALTH,
+    PORTS,
+    TITLES,
+    ServiceError,
+    address,
+    client_env,
+    command,
+    environment,
+    keys_path,
+    listener,
+    listens,
+)
+
+START_SECONDS = 300.0
+"""A first start makes databases; on a busy machine that takes its time."""
+GRACE_SECONDS = 25.0
+"""SeaweedFS waits 15 s for its own open streams when it is asked to end."""
+TAIL_LINES = 15
+
+State = dict[str, dict[str, Any]]
+"""Name of a service -> port, pid, boot and start tick."""
+
+
+def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
+    """Start what is wanted and not yet running, and wait until all of it answers.
+
+    Returns:
+        All that now runs.
+    Raises:
+        ServiceError: if a port is taken or a service does not start; those that this call has
+            started are ended, and the message holds the end of the log.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(home):
+        state = running(home)
+        missing = [name for name in _with_store(home, wanted) if name not in state]
+        chosen = {name: ports.get(name, PORTS[name]) for name in missing}
+        known = PORTS | dict(ports) | _ports(state)
+        _refuse_moves(state, ports)
+        _refuse_taken(chosen)
+        begun: list[str] = []
+        try:
+            for name in missing:
+                begun.append(name)
+                _start(home, state, name, known)
+            for name in state:
+                _wait(home, name, state[name])
+            if "s3" in begun:
+                _make_bucket(home, state)
+        except BaseException:
+            for name in set(begun) & state.keys():
+                end(_process(state.pop(name)), grace_seconds=0)
+            _write_state(home, state)
+            raise
+    return state
+
+
+def down(home: Path, wanted: Collection[str], grace_seconds: float = GRACE_SECONDS) -> list[str]:
+    """End what `up` started in this home; the names of those that were running."""
+    if not home.is_dir():
+        return []
+    ended = []
+    with _one_at_a_time(home):
+        state = _recorded(home)
+        for name in [name for name in reversed(PORTS) if name in wanted and name in state]:
+            process = _process(state[name])
+            ended += [name] if alive(process) else []
+            end(process, grace_seconds)  # also what a dead leader has left behind
+            del state[name]
+            _write_state(home, state)
+    return ended
+
+
+def running(home: Path) -> State:
+    """What runs in a home; a record of a process that is gone, or of another boot, is none."""
+    return {name: entry for name, entry in _recorded(home).items() if alive(_process(entry))}
+
+
+def exports(home: Path, state: State) -> str:
+    """Shell lines that set the clients' variables; they hold the store's keys."""
+    env = client_env(home, _ports(state))
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in env.items())
+
+
+def _with_store(home: Path, wanted: Collection[str]) -> list[str]:
+    """MLflow keeps its artifacts in the store: on a first start that is started, too."""
+    first = "mlflow" in wanted and not keys_path(home).exists()
+    return [name for name in PORTS if name in wanted or (name == "s3" and first)]
+
+
+def _refuse_moves(state: State, ports: Mapping[str, int]) -> None:
+    for name, port in ports.items():
+        if name in state and state[name]["port"] != port:
+            raise ServiceError(
+                f"{TITLES[name]} already runs on port {state[name]['port']}; to move it to "
+                f"{port}, end it first: python -m infra.services down --only {name}"
+            )
+
+
+def _refuse_taken(ports: Mapping[str, int]) -> None:
+    for name, port in ports.items():
+        if listens(port):
+            raise ServiceError(
+                f"port {port}, for {TITLES[name]}, is in use by {listener(port)}; end that "
+                "program, or choose another port: python -m infra.services up --ports "
+                f"{name}={port + 1}"
+            )
+
+
+def _start(home: Path, state: State, name: str, ports: Mapping[str, int]) -> None:
+    folder = home / name
+    folder.mkdir(exist_ok=True)
+    words, env = command(name, home, ports), environment(name, home, ports["s3"])
+    process = start(words, env, folder, _log(home, name))
+    state[name] = {"port": ports[name], **asdict(process)}
+    _write_state(home, state)
+
+
+def _wait(home: Path, name: str, entry: Mapping[str, Any]) -> None:
+    process, deadline = _process(entry), time.monotonic() + START_SECONDS
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while alive(process) and time.monotonic() < deadline:
+        with suppress(OSError), direct.open(address(entry["port"]) + HEALTH[name], timeout=5):
+            return
+        time.sleep(0.2)
+    what = f"does not answer after {START_SECONDS:.0f} s" if alive(process) else "ended at once"
+    log = _log(home, name)
+    tail = "\n".join(f"  {line}" for line in log.read_text().splitlines()[-TAIL_LINES:])
+    raise ServiceError(f"{TITLES[name]} {what}; the end of its log, {log}:\n{tail}")
+
+
+def _make_bucket(home: Path, state: State) -> None:
+    try:
+        make_bucket(BUCKET, client_env(home, _ports(state)))
+    except StorageError as error:
+        raise ServiceError(f"the store's bucket cannot be made: {error}") from error
+
+
+def _log(home: Path, name: str) -> Path:
+    return home / name / "server.log"
+
+
+def _ports(state: State) -> dict[str, int]:
+    return {name: entry["port"] for name, entry in state.items()}
+
+
+def _process(entry: Mapping[str, Any]) -> Started:
+    return Started(entry["pid"], entry["boot"], entry["began"])
+
+
+def _recorded(home: Path) -> State:
+    path = home / "services.json"
+    state: State = json.loads(path.read_text()) if path.exists() else {}
+    return state
+
+
+def _write_state(home: Path, state: State) -> None:
+    temporary = home / "services.json.new"
+    temporary.write_text(json.dumps(state, indent=1))
+    temporary.replace(home / "services.json")
+
+
+@contextmanager
+def _one_at_a_time(home: Path) -> Iterator[None]:
+    with (home / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(PORTS):
+        raise argparse.ArgumentTypeError(f"{text!r}: take of {', '.join(PORTS)}")
+    return names
+
+
+def _port_choices(text: str) -> dict[str, int]:
+    try:
+        pairs = [pair.split("=") for pair in text.split(",")]
+        ports = {_names(name)[0]: int(port) for name, port in pairs}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=PORT,NAME=PORT") from error
+    if not all(0 < port < 65536 for port in ports.values()):
+        raise argparse.ArgumentTypeError(f"{text!r}: a port is 1 to 65535")
+    return ports
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _up(home: Path, args: argparse.Namespace) -> None:
+    before = running(home)
+    state = up(home, args.only, args.ports)
+    for name, entry in state.items():
+        how = "was running" if name in before else "started"
+        _tell(f"{name:<8} {address(entry['port'])}  {how}")
+    if args.env or sys.stdout.isatty():
+        print(exports(home, state))  # noqa: T201
+    elif "s3" in state:
+        _tell(f"the store's keys are in {keys_path(home)}; `up --env` prints all export lines")
+
+
+def _down(home: Path, args: argparse.Namespace) -> None:
+    ended = down(home, args.only, args.grace)
+    _tell(f"ended: {', '.join(ended)}" if ended else f"nothing of {home} was running")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of `python -m infra.services`."""
+    settle_environment()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is ended, too
+    parser = argparse.ArgumentParser(prog="python -m infra.services", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    actions = parser.add_subparsers(required=True)
+    for name, perform in {"up": _up, "down": _down}.items():
+        action = actions.add_parser(name, help=f"{'start' if name == 'up' else 'end'} the services")
+        action.set_defaults(perform=perform)
+        action.add_argument("--home", type=Path, default=Path(".services"), help="data and logs")
+        action.add_argument("--only", type=_names, default=list(PORTS), help=",".join(PORTS))
+        if name == "up":
+            action.add_argument("--ports", type=_port_choices, default={}, help="NAME=PORT,...")
+            action.add_argument("--env", action="store_true", help="print export lines")
+        else:
+            text = "seconds until what does not end is killed"
+            action.add_argument("--grace", type=float, default=GRACE_SECONDS, help=text)
+    args = parser.parse_args(arguments)
+    try:
+        args.perform(args.home.absolute(), args)
+    except (ServiceError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,19 @@ python -m flows.ablation configs/tiny/ablation.toml
 from prefect import flow
 
 from flows.compare import Comparison, run_and_report, run_command, study_parser
+from flows.parameters import (
+    Arms,
+    ConfigPath,
+    Data,
+    Deployment,
+    Jobs,
+    Overrides,
+    Runs,
+    Seeds,
+    Track,
+    Where,
+    described,
+)
 from fst_core.config import RunConfig, StudyConfig
 from fst_core.config.model import ConfigError
 from fst_core.study import expand
@@ -13,15 +26,18 @@ from tasks.runs import Order, with_data
 
 
 @flow(name="ablation", flow_run_name="ablation {config_path}")
+@described
 def ablation(
-    config_path: str,
-    arms: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
-    jobs: int | None = None,
-    overrides: tuple[str, ...] = (),
-    runs: str = "runs",
-    data: str | None = None,
-    track: bool = True,
+    config_path: ConfigPath,
+    arms: Arms = (),
+    seeds: Seeds = (),
+    jobs: Jobs = None,
+    overrides: Overrides = (),
+    runs: Runs = "runs",
+    data: Data = None,
+    track: Track = True,
+    on: Where = "here",
+    deployment: Deployment = "train/train",
 ) -> Comparison:
     """Train every arm and every value of the sweeps with every seed, and report.
 
@@ -32,7 +48,8 @@ def ablation(
     overrides = with_data(overrides, data)
     planned, study = expand(config_path, overrides, arms, seeds)
     refuse_without_sweeps(study, config_path)
-    return run_and_report(Order(config_path, overrides, runs, track), planned, jobs or study.jobs)
+    order = Order(config_path, overrides, runs, track, on, deployment)
+    return run_and_report(order, planned, jobs or study.jobs)
 
 
 def refuse_without_sweeps(study: StudyConfig, config_path: str) -> None:

@@ -15,15 +15,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefect import flow, tags
+from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
 from flows.options import add_shared_options, told_as_a_sentence
+from flows.parameters import (
+    Arms,
+    ConfigPath,
+    Data,
+    Dated,
+    Deployment,
+    Jobs,
+    Overrides,
+    Runs,
+    Seeds,
+    Track,
+    Where,
+    described,
+)
 from flows.server import prefect_server
 from fst_core.cli_options import say
 from fst_core.config import RunConfig
@@ -33,6 +49,7 @@ from fst_core.study import expand, run_folder
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
 from tasks.track import prepare_store, track_report
+from tasks.workers import run_on_workers
 
 if TYPE_CHECKING:
     from fst_core.report import Report
@@ -74,15 +91,19 @@ class Stopwatch:
 
 
 @flow(name="compare", flow_run_name="compare {config_path}")
+@described
 def compare(
-    config_path: str,
-    arms: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
-    jobs: int | None = None,
-    overrides: tuple[str, ...] = (),
-    runs: str = "runs",
-    data: str | None = None,
-    track: bool = True,
+    config_path: ConfigPath,
+    arms: Arms = (),
+    seeds: Seeds = (),
+    jobs: Jobs = None,
+    overrides: Overrides = (),
+    runs: Runs = "runs",
+    data: Data = None,
+    track: Track = True,
+    on: Where = "here",
+    deployment: Deployment = "train/train",
+    dated: Dated = False,
 ) -> Comparison:
     """Train every arm with every seed, at most `jobs` at once, and report on all of them.
 
@@ -92,9 +113,10 @@ def compare(
         ConfigError: before anything starts, if one of the runs cannot be run.
         StudyFailed: after the report, if runs failed.
     """
-    overrides = with_data(overrides, data)
+    overrides, runs = with_data(overrides, data), dated_folder(runs) if dated else runs
     planned, study = expand(config_path, overrides, arms, seeds)
-    return run_and_report(Order(config_path, overrides, runs, track), planned, jobs or study.jobs)
+    order = Order(config_path, overrides, runs, track, on, deployment)
+    return run_and_report(order, planned, jobs or study.jobs)
 
 
 def run_and_report(
@@ -129,8 +151,16 @@ def run_and_report(
     return comparison
 
 
+def dated_folder(runs: str) -> str:
+    """RUNS/YYYY-MM-DD of the day, in UTC, for which this flow run was scheduled."""
+    day = flow_run.scheduled_start_time.astimezone(UTC).date()
+    return str(Path(runs) / day.isoformat())
+
+
 def run_all(order: Order, planned: list[RunConfig], jobs: int) -> tuple[str, ...]:
-    """Train runs in processes of their own; one message per run that failed."""
+    """Train runs where the order says; one message per run that failed."""
+    if order.on == "workers":
+        return run_on_workers(order, planned, jobs)
     pool: ThreadPoolTaskRunner[float] = ThreadPoolTaskRunner(max_workers=jobs)
     with pool, PROCESSES.ended():
         futures = [

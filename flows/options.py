@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from flows.server import ServerError
 from fst_core.cli import say, sentence_for
+from tasks.alive import Lost
+from tasks.tries import Refused
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +27,13 @@ def told_as_a_sentence() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = str(error) if isinstance(error, ServerError) else sentence_for(error)
+        sentence = str(error) if isinstance(error, (ServerError, Refused)) else sentence_for(error)
         if sentence is None:
             raise
         say(f"error: {sentence}")
+        sys.exit(1)
+    except Lost as lost:
+        say(str(lost))
         sys.exit(1)
     except KeyboardInterrupt:
         say("interrupted; the same command, without --fresh, goes on at the last checkpoint")

@@ -14,6 +14,20 @@ from pathlib import Path
 from prefect import flow
 
 from flows.compare import Comparison, compare, run_and_report, run_command, study_parser
+from flows.parameters import (
+    Arms,
+    ConfigPath,
+    Data,
+    Deployment,
+    First,
+    Jobs,
+    Overrides,
+    Runs,
+    Seeds,
+    Track,
+    Where,
+    described,
+)
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.offline import holds_finished
@@ -24,22 +38,24 @@ from tasks.runs import Order, with_data
 
 
 @flow(name="plasticity", flow_run_name="plasticity {config_path}")
+@described
 def plasticity(
-    config_path: str,
-    arms: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
-    jobs: int | None = None,
-    overrides: tuple[str, ...] = (),
-    runs: str = "runs",
-    data: str | None = None,
-    track: bool = True,
-    first: str | None = None,
+    config_path: ConfigPath,
+    arms: Arms = (),
+    seeds: Seeds = (),
+    jobs: Jobs = None,
+    overrides: Overrides = (),
+    runs: Runs = "runs",
+    data: Data = None,
+    track: Track = True,
+    on: Where = "here",
+    deployment: Deployment = "train/train",
+    first: First = None,
 ) -> Comparison:
     """Probe the weights that other runs ended with, and report on probes and those runs.
 
-    Args:
-        first: Config of the study that the probes start from; run before, where it has not ended.
-            `overrides` change the probes alone.
+    `overrides` change the probes alone.
+
     Raises:
         ConfigError: before anything starts, if a probe cannot be run or has nothing to start from.
         StudyFailed: after its report, if runs of either study failed.
@@ -48,9 +64,17 @@ def plasticity(
     planned, study = expand(config_path, overrides, arms, seeds)
     refuse_lost_starts(planned, root, first, data)
     if first is not None and unfinished(first, root, data):
-        compare(first, jobs=jobs, runs=runs, data=data, track=track)
+        compare(
+            first,
+            jobs=jobs,
+            runs=runs,
+            data=data,
+            track=track,
+            on=on,
+            deployment=deployment,
+        )
     studies = dict.fromkeys(start.parent for start in starts(planned, root))
-    order = Order(config_path, overrides, runs, track)
+    order = Order(config_path, overrides, runs, track, on, deployment)
     return run_and_report(order, planned, jobs or study.jobs, find_runs(studies))
 
 

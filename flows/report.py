@@ -10,6 +10,7 @@ from prefect import flow
 from rich.console import Console
 
 from flows.options import told_as_a_sentence
+from flows.parameters import Study, Track, described
 from flows.server import prefect_server
 from fst_core.study import find_runs
 from tasks.report import write_report
@@ -17,7 +18,8 @@ from tasks.track import track_report
 
 
 @flow(name="report", flow_run_name="report {study}")
-def report(study: str, track: bool = True) -> dict[str, str]:
+@described
+def report(study: Study, track: Track = True) -> dict[str, str]:
     """Write a study folder's report files; their paths by name.
 
     Raises:

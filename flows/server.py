@@ -1,7 +1,7 @@
 """A Prefect server for as long as a command runs, where none is configured.
 
-The server listens on the loopback interface, keeps its SQLite file in a folder of the study, and
-is shared by every process the command starts, through PREFECT_API_URL.
+The server listens on the loopback interface, keeps its SQLite file in a folder of the study, knows
+of this host's cards, and is shared by every process the command starts, through PREFECT_API_URL.
 """
 
 import fcntl
@@ -22,6 +22,8 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
+from tasks.cards import make_limit
+
 START_SECONDS = 120
 STOP_SECONDS = 10
 DRAIN_SECONDS = 10
@@ -32,11 +34,17 @@ IDLE_SERVICES = (
     "FOREMAN",
     "LATE_RUNS",
     "PAUSE_EXPIRATIONS",
-    "REPOSSESSOR",
     "SCHEDULER",
     "TRIGGERS",
 )
 """Services that only deployments need; without them the server starts in half the time."""
+UI = {
+    "PREFECT_SERVER_UI_API_URL": "/api",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",
+}
+"""The page asks the server that it came from, whatever the port. Prefect's second page is not the
+default: it asks a telemetry host for settings even where analytics are off."""
 
 
 class ServerError(RuntimeError):
@@ -67,6 +75,7 @@ def prefect_server(home: Path) -> Iterator[str]:
         try:
             with temporary_settings({PREFECT_API_URL: url}):
                 try:
+                    make_limit()
                     yield url
                 finally:
                     _drain()
@@ -82,7 +91,7 @@ def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "prefect", "server", "start"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--analytics-off"]
     off = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
-    env = {**os.environ, **off, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
+    env = {**os.environ, **off, **UI, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
     # A session of its own: Ctrl-C in the terminal must reach the runs before their server goes.
     process = subprocess.Popen(
         command, env=env, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True

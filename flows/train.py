@@ -6,6 +6,7 @@ A run that died goes on at its last checkpoint; a finished one is left as it is.
 """
 
 import argparse
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +14,92 @@ from prefect import flow, get_run_logger, tags
 from rich.console import Console
 
 from flows.options import add_shared_options, told_as_a_sentence
+from flows.parameters import Arm, ConfigPath, Data, Overrides, Runs, Seed, Track, described
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
 from fst_core.interleave import FastPhase, remaining
 from fst_core.offline import holds_finished
 from fst_core.run_folder import forget_earlier
 from fst_core.study import end_with_parent, run_folder
+from tasks.alive import Attempt, current_attempt
+from tasks.archive import fetch, keep
+from tasks.cards import card_for
 from tasks.phases import perform
 from tasks.runs import with_data
 from tasks.sessions import live_session
 from tasks.show import show_contexts, show_summary
 from tasks.track import track as send
+from tasks.tries import lasting_errors_end_it
 
 
 @flow(name="train", flow_run_name="{arm}-s{seed}", retries=1)
+@described
 def train(
-    config_path: str,
-    arm: str = "fst",
-    seed: int = 0,
-    overrides: tuple[str, ...] = (),
-    runs: str = "runs",
-    data: str | None = None,
-    track: bool = True,
+    config_path: ConfigPath,
+    arm: Arm = "fst",
+    seed: Seed = 0,
+    overrides: Overrides = (),
+    runs: Runs = "runs",
+    data: Data = None,
+    track: Track = True,
 ) -> dict[str, Any]:
     """Train one arm with one seed from wherever its folder stands.
 
-    Retry the flow, never a phase: each try reopens the run at its last checkpoint.
+    Retry the flow, never a phase: each try reopens the run at its last checkpoint. An error that
+    another try would meet again is not tried again. Where the flow run is given to another process,
+    this one stops after the phase that it is in.
 
     Returns:
-        The run folder, the last evaluation's numbers, and how often MLflow could not be used.
+        The run folder, the last evaluation's numbers, how often MLflow could not be used, and how
+        often the store of run folders (FST_STORE) could not.
     """
-    config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
-    folder = run_folder(Path(runs), config)
-    untracked = 0
-    if not holds_finished(folder, config):
-        untracked += cycles(config, folder, track)
-    if track:
-        untracked += not send(folder, final=True)
-    metrics = show_summary(folder, untracked)
-    return {"folder": str(folder), "metrics": metrics, "untracked": untracked}
+    with lasting_errors_end_it():
+        config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
+        folder, missed = run_folder(Path(runs), config), Missed()
+        attempt = current_attempt()
+        attempt.wait_for(folder)
+        bring(config, Path(runs), missed)
+        if not holds_finished(folder, config):
+            with card_for(config):
+                cycles(config, folder, track, missed, attempt)
+        if track:
+            missed.untracked += not send(folder, final=True)
+        missed.unstored += not keep(folder, final=True)
+        metrics = show_summary(folder, missed.untracked, missed.unstored)
+    return {"folder": str(folder), "metrics": metrics, **asdict(missed)}
 
 
-def cycles(config: RunConfig, folder: Path, track: bool) -> int:
-    """Run every phase that is left; how often MLflow could not be used."""
-    untracked = 0
+@dataclass
+class Missed:
+    """How often something that stops no run could not be used."""
+
+    untracked: int = 0
+    """MLflow."""
+    unstored: int = 0
+    """The store of run folders."""
+
+
+def bring(config: RunConfig, runs: Path, missed: Missed) -> None:
+    """Fetch the run, and those it begins from, where the store has more of them than the disk."""
+    begun_from = [start for start in (config.start_from, config.contexts.start_from) if start]
+    for folder in dict.fromkeys([run_folder(runs, config), *(runs / name for name in begun_from)]):
+        missed.unstored += not fetch(folder)
+
+
+def cycles(config: RunConfig, folder: Path, track: bool, missed: Missed, attempt: Attempt) -> None:
+    """Run every phase that is left, as long as the flow run is this attempt's."""
     with live_session(config, folder) as session:
         forget_earlier(folder)
         get_run_logger().info("%s: on from phase %d", folder, session.next_phase)
         for phase in remaining(session):
             record = perform(config.id, phase)
+            attempt.stop_if_lost(session, record.saved)
             if isinstance(phase, FastPhase):
                 show_contexts(config.id, phase.cycle)
-            if track and record.saved:
-                untracked += not send(folder)
+            if record.saved:
+                missed.untracked += track and not send(folder)
+                missed.unstored += not keep(folder)
         session.finish()
-    return untracked
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from fst_core.interleave import EvaluatePhase, FastPhase, Phase, SlowPhase, run_phase
+from tasks.progress import progress_shown
 from tasks.sessions import find_session
 
 
@@ -61,7 +62,8 @@ def perform(run_id: str, phase: Phase) -> PhaseRecord:
 
 def _perform(run_id: str, phase: Phase) -> PhaseRecord:
     session, began = find_session(run_id), time.perf_counter()
-    run_phase(session, phase)
+    with progress_shown(session, phase):
+        run_phase(session, phase)
     took = time.perf_counter() - began
     saved = (session.folder / "checkpoints" / f"{session.next_phase:04d}").is_dir()
     return PhaseRecord(run_id, session.step_done, saved, took)

@@ -34,6 +34,9 @@ class Order:
     overrides: tuple[str, ...]
     runs: str
     track: bool
+    on: str = "here"
+    """ "here": processes of this machine; "workers": flow runs of the deployment."""
+    deployment: str = "train/train"
 
     def command(self, arm: str, seed: int) -> list[str]:
         """The command line of one run's process."""

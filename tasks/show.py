@@ -1,5 +1,6 @@
 """What the Prefect UI shows of a run: its contexts after every cycle, its summary at the end."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,10 @@ def show_contexts(run_id: str, cycle: int) -> None:
 
 
 @task(name="show summary", task_run_name="summary {folder.name}", cache_policy=NO_CACHE)
-def show_summary(folder: Path, untracked: int) -> dict[str, float]:
+def show_summary(folder: Path, untracked: int, unstored: int = 0) -> dict[str, float]:
     """Put a finished run's summary into the UI; the numbers of its last evaluation."""
     key = artifact_key(folder.parent.name, folder.name, "summary")
-    create_markdown_artifact(summary_markdown(folder, untracked), key=key)
+    create_markdown_artifact(summary_markdown(folder, untracked, unstored), key=key)
     return last_evaluations(folder)
 
 
@@ -59,14 +60,31 @@ def last_evaluations(folder: Path) -> dict[str, float]:
     }
 
 
-def summary_markdown(folder: Path, untracked: int) -> str:
-    """The end of a run for a reader: rewards, use, time, and what MLflow did not get."""
+def summary_markdown(folder: Path, untracked: int, unstored: int = 0) -> str:
+    """The end of a run for a reader: rewards, use, time, its page in MLflow, what was not sent."""
     lines = [f"# {folder.name}", "", f"Run folder: `{folder}`", ""]
+    page = mlflow_page(folder)
+    if page is not None:
+        lines += [f"[{folder.name} in MLflow]({page})", ""]
     lines += ["| what | how much |", "|---|---|"]
     lines += [f"| {what} | {how_much} |" for what, how_much in summary_rows(folder)]
     if untracked:
         lines += ["", f"MLflow could not be used {untracked} times: `fst sync {folder}`."]
+    if unstored:
+        lines += ["", f"The store could not be used {unstored} times: `fst archive {folder}`."]
     return "\n".join(lines)
+
+
+def mlflow_page(folder: Path) -> str | None:
+    """Address of a run's page in MLflow's UI; None where no server has it or one is away."""
+    if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        return None
+    from fst_core.tracking import TrackingError, page_of
+
+    try:
+        return page_of(folder)
+    except TrackingError:  # the flow's log has the reason, from when the run was sent
+        return None
 
 
 def artifact_key(*parts: str) -> str:

@@ -12,13 +12,21 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterName,
+)
 
 from flows.train import train
-from fst_core.journal import Journal, comparable, read_events
+from fst_core.config.model import ConfigError
+from fst_core.journal import Journal, comparable, effective, read_events
 from fst_core.session import Session
+from fst_core.slow.base import TrainingDiverged
 from fst_core.tracking import TrackingError
 from tasks.runs import Follower
 
@@ -102,6 +110,54 @@ def test_a_failed_phase_resumes_at_the_checkpoint_to_the_same_journal(
     raw = read_events(tmp_path / "smoke/fst-s5/journal.jsonl")
     assert any(event["kind"] == "rewind" for event in raw)
     assert journal(tmp_path, "fst-s5") == journal(undisturbed, "fst-s5")
+    phases = [event["kind"] for event in raw if event["kind"] in ("fast", "evaluation")]
+    finished = [event["kind"] for event in effective(raw) if event["kind"] in phases]
+    assert phases == finished  # none of those before the failure was repeated
+    assert sum(event["kind"] == "slow" for event in raw) == 5  # step 3, of the phase that failed
+
+
+def test_an_error_that_another_try_would_meet_again_is_not_tried_again(
+    prefect_api, tmp_path, monkeypatch
+):
+    tries = []
+
+    def fail(_: Session) -> None:
+        tries.append(1)
+        raise TrainingDiverged("injected")
+
+    monkeypatch.setattr(Session, "step", fail)
+    with pytest.raises(TrainingDiverged):
+        train.with_options(retries=3)(SMOKE, "rl", 8, (), str(tmp_path), track=False)
+    (run,) = flow_runs("rl-s8")
+    assert (len(tries), run.run_count, run.state.is_failed()) == (1, 1, True)
+    with pytest.raises(ConfigError):
+        train.with_options(retries=3)(SMOKE, "nonsense", 8, (), str(tmp_path))
+    (run,) = flow_runs("nonsense-s8")
+    assert run.run_count == 1
+    assert "no arm 'nonsense'" in run.state.message
+
+
+def test_long_phases_show_how_far_they_are(prefect_api, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.progress.UPDATE_SECONDS", 0.0)
+    train(SMOKE, "fst", 9, (), str(tmp_path), track=False)
+    with get_client(sync_client=True) as client:
+        key = ArtifactFilterKey(any_=["smoke-fst-s9-progress"])
+        shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=key))
+    assert [artifact.data for artifact in shown] == [100.0] * 4
+    texts = {artifact.description for artifact in shown}
+    assert "fst-s9, cycle 1: slow steps 3 to 4: 2 of 2 slow steps" in texts
+    assert any(t.startswith("fst-s9, cycle 0: evolving contexts: ") for t in texts)
+    assert all("engine calls" in text for text in texts if "evolving" in text)
+
+
+def test_a_server_that_shows_no_progress_stops_no_run(prefect_api, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("the server is away")
+
+    monkeypatch.setattr("tasks.progress.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("tasks.progress.create_progress_artifact", refuse)
+    train(SMOKE, "gepa", 9, (), str(tmp_path), track=False)
+    assert journal(tmp_path, "gepa-s9")[-1]["kind"] == "end"
 
 
 def test_without_retries_a_failed_phase_fails_the_flow(

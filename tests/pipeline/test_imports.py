@@ -21,6 +21,7 @@ HEAVY = ("torch", "transformers", "trl", "gepa", "mlflow", "pandas")
         "flows.continual",
         "flows.ablation",
         "flows.report",
+        "flows.prepare",
     ],
 )
 def test_importing_a_flow_loads_nothing_heavy(module):

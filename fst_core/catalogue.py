@@ -19,6 +19,7 @@ from fst_core.config import (
     JsonlConfig,
     LitellmReflection,
     LoopConfig,
+    LoraConfig,
     MixtureConfig,
     PolarisConfig,
     PolicyReflection,
@@ -81,6 +82,7 @@ TABLES: tuple[tuple[str, type[ConfigModel]], ...] = (
     *typed("environment", ENVIRONMENTS),
     *typed("policy", POLICIES),
     ("`policy.vllm`", VllmConfig),
+    ("`policy.lora`", LoraConfig),
     *typed("fast.reflection", REFLECTIONS),
 )
 """What stands in docs/settings.md, in order."""

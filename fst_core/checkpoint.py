@@ -1,7 +1,8 @@
 """What a run needs to go on after its process died: written atomically, one folder each.
 
     checkpoints/0007/state.json   step, next phase, journal position, population, ledger
-    checkpoints/0007/slow/        weights (safetensors), optimizer, schedule; absent before step 1
+    checkpoints/0007/slow/        weights or adapters (safetensors), optimizer, schedule; absent
+                                  before step 1
 
 A folder appears under its name only when everything in it is on disk. A checkpoint taken after a
 fast phase shares the unchanged weight files of the one before it through hard links.
@@ -29,6 +30,8 @@ from fst_core.records import (
 FORMAT = 1
 SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
 """What a gradient learner cannot go on without."""
+ADAPTERS, ADAPTERS_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+"""Instead of model.safetensors where adapters alone are trained (`policy.lora`)."""
 NEARLY_FULL_BYTES = 1 << 20
 """Free space under which a failed write is put down to a full disk."""
 
@@ -157,6 +160,8 @@ def check_slow(folder: Path) -> None:
     Raises:
         CheckpointError: naming what is missing.
     """
-    missing = [name for name in SLOW_FILES if not (folder / "slow" / name).is_file()]
+    adapted = (folder / "slow" / ADAPTERS_CONFIG).is_file()
+    names = (ADAPTERS, *SLOW_FILES[1:]) if adapted else SLOW_FILES
+    missing = [name for name in names if not (folder / "slow" / name).is_file()]
     if missing:
         raise damaged(folder, f"no slow/{missing[0]}")

@@ -14,6 +14,7 @@ from fst_core.policy.locate import (
     gguf_file,
     locate,
     refuse_missing_engine,
+    refuse_missing_peft,
     smollm2_is_converted,
 )
 from fst_core.policy.served import server_url
@@ -92,6 +93,7 @@ def _check_tasks(config: RunConfig) -> list[str]:
 def _check_engine(config: RunConfig) -> list[str]:
     policy = config.policy
     refuse_missing_engine(policy)
+    refuse_missing_peft(policy)
     if policy.engine == "vllm" and policy.vllm.mode == "server":
         server_url(policy.vllm)
     if policy.device not in ALWAYS_THERE:

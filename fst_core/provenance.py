@@ -12,7 +12,7 @@ from typing import Any
 from fst_core.config import RunConfig
 from fst_core.records import Problem, content_id
 
-PACKAGES = ("torch", "transformers", "trl", "gepa", "reasoning-gym", "vllm", "fst-lab")
+PACKAGES = ("torch", "transformers", "trl", "peft", "gepa", "reasoning-gym", "vllm", "fst-lab")
 RUN_PROPERTIES = frozenset({"why", "threads", "data"})
 """Settings that do not change what a run is; the problems themselves are hashed apart."""
 

@@ -155,6 +155,9 @@ class Session:
         room = self._room_for_context()
         learner.do("build")
         self.slow: SlowPart | None = learner.slow
+        self.parameters = learner.policy.count_parameters()
+        if self.slow is None:
+            self.parameters["trainable"] = 0
         if several and learner.slow is not None:
             self.slow = SharedSlow(learner)
         self.fast: FastPart | None = None
@@ -220,7 +223,8 @@ class Session:
             self.journal.rewind(-1)
             rows = self.config.loop.steps * self.config.loop.problems_per_step
             train = list(map(self.tasks.train, range(rows)))
-            self._record(("run", provenance(self.config, train, self.held_out)))
+            origin = provenance(self.config, train, self.held_out)
+            self._record(("run", {**origin, "parameters": self.parameters}))
         if self.slow is not None:
             self._open_slow(self.slow, weights)
 

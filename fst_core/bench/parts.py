@@ -65,7 +65,7 @@ def _wire(clock: Clock, session: Any) -> None:
         (session, "evolve", "evolve (search itself)"),
         (session, "evaluate", "evaluate (plumbing)"),
         (session, "save", "checkpoint"),
-        (session.journal, "append", "journal"),
+        (session.journal, "append_all", "journal"),
         (session, "step", "slow step (rest of TRL)"),
     ):
         setattr(owner, name, clock.wrap(part, getattr(owner, name)))

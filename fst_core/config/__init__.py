@@ -30,6 +30,7 @@ from fst_core.config.imported import (
 )
 from fst_core.config.policy import (
     HubPolicy,
+    LoraConfig,
     PolicyConfig,
     Smollm2Policy,
     TinyPolicy,
@@ -71,6 +72,7 @@ __all__ = [
     "JsonlConfig",
     "LitellmReflection",
     "LoopConfig",
+    "LoraConfig",
     "MixtureConfig",
     "NoFast",
     "NoSlow",

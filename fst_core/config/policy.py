@@ -1,8 +1,8 @@
 """Which model is trained and how it samples."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fst_core.config.model import ConfigModel
 
@@ -38,6 +38,41 @@ class VllmConfig(ConfigModel):
         return self
 
 
+class LoraConfig(ConfigModel):
+    """Low-rank adapters (LoRA, arXiv 2106.09685): a layer computes W x + alpha / rank B A x.
+
+    A and B alone are trained, from B = 0, and held on to by `retention`; checkpoints hold nothing
+    else. W stays the base model's, to which KL is taken, so no second copy of it is in memory.
+    """
+
+    rank: int = Field(8, ge=1)
+    """Rows of A and columns of B."""
+    alpha: float = Field(16.0, gt=0)
+    """The adapters' product is multiplied by alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of an adapter's inputs dropped in training passes; rollouts and scores drop none."""
+    targets: tuple[str, ...] = Field(("all-linear",), min_length=1)
+    """Names of the layers with adapters, such as ["q_proj", "v_proj"], or "all-linear": all linear
+    ones but the output layer."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_target(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+    @field_validator("targets")
+    @classmethod
+    def _all_or_some(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if len(given) > 1 and "all-linear" in given:
+            raise ValueError('"all-linear" stands alone; leave the other names out')
+        return given
+
+    @property
+    def all_linear(self) -> bool:
+        """Whether every linear layer but the output layer has an adapter."""
+        return self.targets == ("all-linear",)
+
+
 class PolicyBase(ConfigModel):
     """Settings every policy has."""
 
@@ -45,6 +80,8 @@ class PolicyBase(ConfigModel):
     """Generation engine; "auto" takes graph on a GPU and transformers on a CPU."""
     vllm: VllmConfig = VllmConfig()
     """Settings of the engine vllm."""
+    lora: LoraConfig | None = Field(None, exclude_if=lambda lora: lora is None)
+    """Train low-rank adapters instead of all weights; absent: all weights."""
     device: str = "auto"
     """Torch device; "auto" takes cuda where present."""
     dtype: Literal["float32", "bfloat16"] = "float32"

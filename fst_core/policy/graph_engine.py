@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.policy import noise
+from fst_core.policy.adapters import adapted_layers, plain, whole_weights
 from fst_core.policy.base import Sampling
 from fst_core.policy.batched_engine import BatchedEngine, Drawn
 from fst_core.policy.cells import ATTENTION, Cells, Decode, Prefill
@@ -140,7 +141,7 @@ class GraphEngine(BatchedEngine):
         super().__init__(tokenizer, stop_ids, batch_size, window_of(model))
         self.trained = model
         self.syncs = self.captures = 0
-        self.twin = sampling_copy(model, dtype)
+        self.twin = sampling_copy(plain(model), dtype)
         self.device = model.device
         self.stop = torch.tensor(sorted(stop_ids), device=self.device)
         self.cells = Cells(self.twin)
@@ -154,9 +155,18 @@ class GraphEngine(BatchedEngine):
         if version == self._version:
             return
         with torch.no_grad():
-            torch._foreach_copy_(list(self.twin.parameters()), list(self.trained.parameters()))
+            self._copy()
         self._version = version
         self.syncs += 1
+
+    def _copy(self) -> None:
+        if not adapted_layers(self.trained):
+            torch._foreach_copy_(list(self.twin.parameters()), list(self.trained.parameters()))
+            return
+        for own, (_, value) in zip(
+            self.twin.parameters(), whole_weights(self.trained), strict=True
+        ):
+            own.copy_(value)
 
     @torch.inference_mode()
     def _draw_batch(

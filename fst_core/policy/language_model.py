@@ -20,9 +20,10 @@ from transformers import (
 
 from fst_core.config import PolicyConfig
 from fst_core.config.model import ConfigError
+from fst_core.policy.adapters import add_adapters, hold_adapters, plain, with_merged
 from fst_core.policy.base import Engine, Sampling, TokenScores
 from fst_core.policy.engines import make_engine
-from fst_core.policy.locate import locate
+from fst_core.policy.locate import locate, refuse_missing_peft
 from fst_core.policy.transformers_engine import left_pad, looking, positions, window_of
 from fst_core.quiet import quiet_libraries
 from fst_core.records import Completion
@@ -127,7 +128,10 @@ class LanguageModelPolicy:
     """A live model, formatted, sampled and scored (see `fst_core.policy.base.Policy`).
 
     Args:
-        weights: folder of weights to begin with; None begins with the base model's.
+        weights: folder of weights, or of adapters, to begin with; None begins with the base
+            model's.
+    Attributes:
+        trained: what the slow part trains: `model`, or with `policy.lora` the peft model around it.
     Raises:
         ConfigError: if there is no such model, or `weights` are of another architecture.
     """
@@ -136,12 +140,13 @@ class LanguageModelPolicy:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.config = config
         self.path, self.revision = locate(config)
-        if weights is None:
-            self.model = load_model(self.path, config, self.revision)
-        else:
-            _refuse_other_architecture(self.path, self.revision, weights)
-            self.model = load_model(weights, config, None)
-            self.model.config._name_or_path = str(self.path)  # where TRL loads its reference from
+        if config.lora:
+            refuse_missing_peft(config)
+            _refuse_beside_adapters(weights)
+        self.model = self.trained = self._load(weights, config)
+        if config.lora:
+            self.trained = add_adapters(self.model, config, weights)
+            self.base = plain(self.model)  # now: the slow part patches the model's forward pass
         self.tokenizer = load_tokenizer(self.path, self.revision)
         self.live = self._whole_copy(weights) if sharded() else self.model
         self.stop_ids = stop_ids(self.model, self.tokenizer)
@@ -152,11 +157,20 @@ class LanguageModelPolicy:
         self.window = min(window_of(self.model), engine_window(config))
         self._prompts: dict[tuple[tuple[str, str], ...], list[int]] = {}
 
+    def _load(self, weights: Path | None, config: PolicyConfig) -> PreTrainedModel:
+        """The weights to begin with, whole; those that adapters go beside are the base model's."""
+        if weights is None or config.lora:
+            return load_model(self.path, config, self.revision)
+        if hold_adapters(weights):
+            return with_merged(load_model(self.path, config, self.revision), config, weights)
+        _refuse_other_architecture(self.path, self.revision, weights)
+        model = load_model(weights, config, None)
+        model.config._name_or_path = str(self.path)  # where TRL loads its reference from
+        return model
+
     def _whole_copy(self, weights: Path | None) -> PreTrainedModel:
         """What engine and scoring read where FSDP keeps only a shard of the trained weights."""
-        revision = self.revision if weights is None else None
-        model = load_model(weights or self.path, self._copy_config(), revision)
-        return model.requires_grad_(False)
+        return self._load(weights, self._copy_config()).requires_grad_(False)
 
     def _copy_config(self) -> PolicyConfig:
         """The config of models beside a sharded one: bfloat16 under autocast, which saves half."""
@@ -197,9 +211,17 @@ class LanguageModelPolicy:
 
     @cached_property
     def base(self) -> PreTrainedModel:
-        """The frozen model the run started from, loaded on first use."""
+        """The base model, frozen, loaded on first use; with adapters, of `model`'s own tensors."""
         model = load_model(self.path, self._copy_config(), self.revision)
         return model.requires_grad_(False)
+
+    def count_parameters(self) -> dict[str, int]:
+        """How many parameters there are, and how many of them a slow part trains."""
+        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        return {
+            "all": sum(size for size, _ in sizes),
+            "trainable": sum(size for size, trainable in sizes if trainable),
+        }
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""
@@ -332,6 +354,24 @@ def _refuse_other_architecture(base: Path | str, revision: str | None, weights: 
                 f"policy ({key} {theirs.get(key)!r} against {ours.get(key)!r}); take a run of the "
                 "same policy"
             )
+
+
+def _refuse_beside_adapters(weights: Path | None) -> None:
+    """Raise if adapters cannot be trained beside the base model's weights here.
+
+    Raises:
+        ConfigError: if weights to begin with are no adapters, or FSDP shards the model.
+    """
+    if sharded():
+        raise ConfigError(
+            "policy.lora does not go with FSDP; launch with DDP (infra/accelerate/ddp.yaml), or "
+            "leave policy.lora out"
+        )
+    if weights is not None and not hold_adapters(weights):
+        raise ConfigError(
+            f"start_from: {weights} holds whole weights, and policy.lora trains adapters beside "
+            "those of the base model; leave policy.lora out, or start from a run that has it"
+        )
 
 
 def _chunks(

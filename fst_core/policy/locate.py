@@ -64,6 +64,19 @@ def refuse_missing_engine(policy: PolicyConfig) -> None:
         )
 
 
+def refuse_missing_peft(policy: PolicyConfig) -> None:
+    """Refuse adapters where the library that makes them is not installed.
+
+    Raises:
+        ConfigError: if the config asks for adapters.
+    """
+    if policy.lora and importlib.util.find_spec("peft") is None:
+        raise ConfigError(
+            "policy.lora: peft is not installed; pip install 'fst-lab[lora]', or leave policy.lora "
+            "out to train all weights"
+        )
+
+
 def smollm2_is_converted() -> bool:
     """Whether the cache folder already holds SmolLM2."""
     return (cache_folder() / "smollm2-135m").is_dir()

@@ -27,6 +27,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig, VllmConfig
+from fst_core.policy.adapters import whole_weights
 from fst_core.policy.base import EngineError, Sampling, refuse_too_long, sampling_dtype
 from fst_core.policy.batched_engine import completions
 from fst_core.policy.locate import locate
@@ -98,9 +99,9 @@ def load(path: str, revision: str | None, dtype: str, rows: int, settings: VllmC
 def cast_parameters(
     model: PreTrainedModel, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters by name in the engine's type, one at a time; tied ones once."""
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach().to(dtype)
+    """Parameters by name in the engine's type, one at a time; tied ones once, adapters merged."""
+    for name, value in whole_weights(model):
+        yield name, value.to(dtype)
 
 
 class VllmEngine:

@@ -15,6 +15,7 @@ the server (0.32). On a CPU it keeps an old copy of an output layer that is tied
 (see `fst_core.policy.vllm_engine`), so such a server is refused.
 """
 
+import itertools
 import logging
 import os
 import shutil
@@ -32,6 +33,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.config import PolicyConfig, VllmConfig
+from fst_core.policy.adapters import plain, whole_weights
 from fst_core.policy.base import EngineError, Sampling, refuse_too_long, sampling_dtype
 from fst_core.policy.batched_engine import completions
 from fst_core.policy.served import (
@@ -196,6 +198,7 @@ class VllmServerEngine:
                 'policy.vllm.mode = "process" or start a server with a GPU'
             )
         self.model = model
+        self.plain = plain(model)
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
         self.dtype = sampling_dtype(config)
@@ -230,10 +233,11 @@ class VllmServerEngine:
         self.sync_seconds += time.perf_counter() - start
 
     def _write_weights(self, folder: Path) -> None:
-        weights = {k: v.to(self.dtype) for k, v in self.model.state_dict().items()}
+        whole = itertools.chain(self.plain.state_dict().items(), whole_weights(self.model))
+        weights = {k: v.to(self.dtype) for k, v in whole}
         try:
             folder.mkdir(parents=True)
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.plain.save_pretrained(folder, state_dict=weights)
         except (OSError, SafetensorError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise EngineError(

@@ -79,7 +79,7 @@ def settings(frame: pd.DataFrame, runs: Sequence[RunLog]) -> Markup:
 
 
 def provenance(runs: Sequence[RunLog]) -> Markup:
-    """Git revision, problem and data hashes and versions of every run."""
+    """Git revision, problem and data hashes, parameter counts and versions of every run."""
     rows = []
     for run in runs:
         started = next(run.of("run"), {})
@@ -90,10 +90,12 @@ def provenance(runs: Sequence[RunLog]) -> Markup:
                 tag("code", started.get("git") or "unknown"),
                 _pairs(started.get("problems", {})),
                 _pairs(started.get("data", {})),
+                _pairs(started.get("parameters", {})),
                 _pairs(started.get("versions", {})),
             ]
         )
-    return table(("run", "state", "git", "problems", "data files", "versions"), rows)
+    columns = ("run", "state", "git", "problems", "data files", "parameters", "versions")
+    return table(columns, rows)
 
 
 def _pairs(values: Json | None) -> Markup:

@@ -1,6 +1,5 @@
 """The distilling slow part: the lab's trainer with the divergence from the teacher as its loss."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ from transformers import PreTrainedModel
 from trl.models.utils import disable_gradient_checkpointing
 
 from fst_core.config.slow import CispoConfig
+from fst_core.policy.adapters import shared_copy
 from fst_core.policy.transformers_engine import left_pad
 from fst_core.records import Context, Population, Problem, slots_for_group
 from fst_core.rollouts import messages_for
@@ -168,4 +168,4 @@ def start_weights(tools: SlowTools) -> PreTrainedModel:
     """The policy as the run began, frozen; the base model itself where it began with that."""
     if tools.run.start_from is None:
         return tools.policy.base
-    return copy.deepcopy(tools.policy.model).requires_grad_(False)
+    return shared_copy(tools.policy.model).requires_grad_(False)

@@ -24,6 +24,7 @@ from trl import GRPOConfig
 
 from fst_core.config import LoopConfig
 from fst_core.config.slow import GradientSettings
+from fst_core.policy.adapters import save_adapters
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.randomness import set_seeds
 from fst_core.records import Population, Problem
@@ -114,7 +115,7 @@ class GroupSlow:
         rows = loop.steps * loop.problems_per_step
         args = grpo_config(slow, loop, policy, self.folder.name)
         self.trainer = self.trainer_class(
-            model=policy.model,
+            model=policy.trained,
             reward_funcs=self.judge,
             args=args,
             train_dataset=slots(rows),
@@ -122,6 +123,7 @@ class GroupSlow:
             callbacks=[self.handover],
         )
         self.trainer.remove_callback(PrinterCallback)
+        forget_start_of_adapters(self.trainer)
         self.retention = Retention(tools)
         self.trainer.bind(policy, tools.environment, run_seed, slow, self.retention)
         self.judge.trainer = self.trainer
@@ -177,7 +179,10 @@ class GroupSlow:
         if not self.trainer.args.should_save:  # every rank holds the same, and one writes
             return
         if not self.trainer.is_fsdp_enabled:
-            self.policy.model.save_pretrained(folder)
+            if self.policy.config.lora:
+                save_adapters(self.policy.trained, folder)
+            else:
+                self.policy.model.save_pretrained(folder)
             self.trainer._save_optimizer_and_scheduler(str(folder))
         self.policy.tokenizer.save_pretrained(folder)
         self.retention.save(folder)
@@ -191,6 +196,15 @@ class GroupSlow:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def forget_start_of_adapters(trainer: Any) -> None:
+    """Have KL taken to the base model, which is the model with its adapters switched off.
+
+    For beta > 0, TRL copies the adapters as they begin, and takes it to those where the copy is.
+    """
+    if "ref" in getattr(trainer.model, "peft_config", {}):
+        trainer.model.delete_adapter("ref")
 
 
 def slots(rows: int) -> Dataset:

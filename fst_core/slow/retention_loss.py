@@ -141,12 +141,19 @@ class Kl(Penalty):
 
     def loss(self, trainer: Any, piece: Batch, anchor: Weights) -> torch.Tensor:
         """Coefficient times the piece's share of the token mean of the KL."""
-        weights = anchor if self.to_stage else trained(self.policy.base, frozen=True)
         mask_BT, logp_BT = piece["completion_mask"], trainer.logp_BT
-        kl_BT = k3(logp_BT, anchor_logps(trainer, piece, weights))
+        kl_BT = k3(logp_BT, self._anchor_logps(trainer, piece, anchor))
         log_token_mean(trainer, "retention_kl", kl_BT, mask_BT)
         whole = piece["num_items_in_batch"].clamp(min=1) / trainer.accelerator.num_processes
         return self.coefficient * (kl_BT * mask_BT).sum() / whole
+
+    def _anchor_logps(self, trainer: Any, piece: Batch, anchor: Weights) -> torch.Tensor:
+        if self.to_stage:
+            return anchor_logps(trainer, piece, anchor)
+        if not self.policy.config.lora:
+            return anchor_logps(trainer, piece, trained(self.policy.base, frozen=True))
+        with trainer.model.disable_adapter():
+            return anchor_logps(trainer, piece, {})
 
 
 class L2(Penalty):

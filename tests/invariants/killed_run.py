@@ -1,5 +1,6 @@
 """A run that kills itself (SIGKILL) at a named point: `python -m tests.invariants.killed_run`."""
 
+import json
 import os
 import signal
 import sys
@@ -56,7 +57,7 @@ def arm(point: str) -> None:
         raise SystemExit(f"unknown point {point}; one of {', '.join(POINTS)}")
 
 
-def main(folder: str, point: str) -> None:
+def main(folder: str, point: str, tables: str = "{}") -> None:
     from fst_core import tracking
     from tests.runs import run, tiny_config
 
@@ -67,7 +68,7 @@ def main(folder: str, point: str) -> None:
         if uri and event["kind"] == "checkpoint":
             tracking.sync(Path(folder), uri)
 
-    run(tiny_config(), Path(folder), observe)
+    run(tiny_config(**json.loads(tables)), Path(folder), observe)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from fst_core.failures import sentence_for
 from fst_core.interleave import interleave
 from fst_core.journal import effective, read_events
 from fst_core.policy import vllm_server
+from fst_core.policy.adapters import whole_weights
 from fst_core.policy.base import ContextTooLong, EngineError
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.locate import refuse_missing_engine
@@ -210,6 +212,21 @@ def test_weights_are_handed_over_once_a_version_and_no_file_stays(
     policy.frozen.generate([[5, 6]], [1])
     policy.generate([[5, 6]], [1])
     assert len(server.loaded) == 4
+
+
+def test_adapters_are_handed_over_merged(server: FakeVllm, tmp_path: Path) -> None:
+    config = {**settings(server, tmp_path), "lora": {"rank": 4}}
+    policy = LanguageModelPolicy(TinyPolicy.model_validate(config))
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if ".lora_B" in name:
+                parameter.fill_(0.01)
+    policy.generate([[5, 6]], [1])
+    base, merged = dict(policy.base.named_parameters()), dict(whole_weights(policy.model))
+    (loaded,) = server.loaded
+    assert loaded.keys() == base.keys()
+    assert all(torch.equal(loaded[name], value) for name, value in merged.items())
+    assert any(not torch.equal(loaded[name], value) for name, value in base.items())
 
 
 @pytest.mark.parametrize("old", [False, True])

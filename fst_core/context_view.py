@@ -26,6 +26,7 @@ class Member:
     parents: tuple[str, ...] = ()
     operator: str = "seed"
     born: int = 0
+    parts: Mapping[str, str] = field(default_factory=dict)
     means: dict[int, float] = field(default_factory=dict)
 
 
@@ -90,7 +91,7 @@ def _remember(members: dict[str, Member], event: Mapping[str, Any]) -> None:
     for context, scores in [*scored, *zip(population["contexts"], rows, strict=True)]:
         name = content_id(context["text"])
         facts = (context["text"], tuple(context["parents"]), context["operator"], context["cycle"])
-        member = members.setdefault(name, Member(*facts))
+        member = members.setdefault(name, Member(*facts, context.get("parts", {})))
         mean = mean_score(scores)
         if mean is not None:
             member.means[event["cycle"]] = mean
@@ -147,6 +148,11 @@ def slot_panels(lineage: Lineage) -> Iterator[RenderableType]:
     for place, name in enumerate(lineage.slots):
         member = lineage.members[name]
         parts: list[RenderableType] = [Text(visible(member.text))]
+        if member.parts:
+            parts = [
+                Text.assemble((f"{component}: ", "bold"), visible(text))
+                for component, text in member.parts.items()
+            ]
         for parent in member.parents:
             if parent in lineage.texts:
                 parts.append(Text(f"\nagainst parent {parent}", style="bold"))

@@ -4,7 +4,7 @@ Nothing here imports torch. Every record turns into plain JSON with `to_json`.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -12,6 +12,8 @@ from typing import Any, Literal
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Message = Mapping[str, str]
+Parts = tuple[tuple[str, str], ...]
+"""(name, text) of the components of a context, in order."""
 
 
 class StopReason(StrEnum):
@@ -76,10 +78,18 @@ class Context:
     parents: tuple[str, ...] = ()
     cycle: int = 0
     operator: str = "seed"
+    parts: Parts = ()
+    """The components it is made of, where there are several; `text` is what `joined` makes of their
+    texts."""
 
     @property
     def id(self) -> str:
         return content_id(self.text)
+
+
+def joined(texts: Iterable[str]) -> str:
+    """What the policy reads of several components: one below the other, empty ones left out."""
+    return "\n".join(filter(None, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +139,21 @@ class Rollout:
 
 
 def to_json(record: Any) -> dict[str, Any]:
-    """A record as plain JSON types."""
-    return asdict(record)
+    """A record as plain JSON types; a context of one text has no `parts`."""
+    return asdict(record, dict_factory=_fields)
+
+
+def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if "parts" in fields:
+        fields["parts"] = dict(fields["parts"])
+    return {name: value for name, value in fields.items() if name != "parts" or value}
 
 
 def context_from_json(data: Mapping[str, Any]) -> Context:
     """Inverse of `to_json` for a Context."""
-    return Context(data["text"], tuple(data["parents"]), data["cycle"], data["operator"])
+    parts = tuple(data.get("parts", {}).items())
+    return Context(data["text"], tuple(data["parents"]), data["cycle"], data["operator"], parts)
 
 
 def population_from_json(data: Mapping[str, Any]) -> Population:
@@ -182,9 +200,9 @@ def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
     )
 
 
-def seeded(text: str, size: int) -> Population:
+def seeded(text: str, size: int, parts: Parts = ()) -> Population:
     """The population a run starts from: `size` slots of the one seed context."""
-    return Population((Context(text),) * size)
+    return Population((Context(text, parts=parts),) * size)
 
 
 def slots_for_group(size: int, population: int) -> Sequence[int]:

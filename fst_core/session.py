@@ -246,7 +246,8 @@ class Session:
         began = time.perf_counter()
         problems = self.problems.between(start, stop)
         if self._is_told_of_switch(start):
-            self.population = seeded(self.config.contexts.seed, self.config.population_size)
+            contexts = self.config.contexts
+            self.population = seeded(contexts.seed, self.config.population_size, contexts.parts)
             self.recent = ()
         set_seeds(self.config.seed, "fast", cycle)
         evolution = self.fast.evolve(self.population, problems, cycle, self.recent)
@@ -466,16 +467,24 @@ def first_population(config: RunConfig, folder: Path) -> Population:
     """The population before the first fast phase: K times the seed, or another run's last.
 
     Raises:
-        ConfigError: if the run it comes from is not there, or its population has another size.
+        ConfigError: if the run it comes from is not there, or its population has another size or
+            other components.
     """
-    size, start = config.population_size, config.contexts.start_from
+    size, start, parts = config.population_size, config.contexts.start_from, config.contexts.parts
     if start is None:
-        return seeded(config.contexts.seed, size)
+        return seeded(config.contexts.seed, size, parts)
     contexts = read_state(final_checkpoint(folder.parent.parent / start)).population.contexts
     if len(contexts) != size:
         raise ConfigError(
             f"contexts.size = {size}, but the population of {start} (contexts.start_from) has "
             f"{len(contexts)} contexts; set the one to the other"
+        )
+    if parts and any(dict(context.parts).keys() != dict(parts).keys() for context in contexts):
+        other = ", ".join(dict(contexts[0].parts)) or "one text"
+        raise ConfigError(
+            f"contexts.components names {', '.join(dict(parts))}, but the contexts of {start} "
+            f"(contexts.start_from) are made of {other}; name the same, or leave "
+            "contexts.components out"
         )
     return Population(contexts)
 

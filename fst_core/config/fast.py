@@ -1,6 +1,6 @@
 """How contexts evolve: the fast weights."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -93,7 +93,12 @@ class NoFast(FastSettings):
     Cost: none.
     """
 
+    joint: ClassVar[bool] = True
     type: Literal["none"] = "none"
+
+
+MERGE_ANCHORS = 5
+"""Anchors that gepa compares a merge with its parents on, and the fewest it merges with."""
 
 
 class GepaConfig(FastSettings):
@@ -104,9 +109,18 @@ class GepaConfig(FastSettings):
     child of each from its rollouts and feedback on a minibatch, and scores on the anchors the child
     that gained most over its parent there. The K best of the frontier are the next population.
 
-    Cost: at most metric_calls rollouts a phase, and a reflection for every proposal.
+    With `contexts.components`, a proposal rewrites one component of its parent, each in turn
+    (gepa's round robin), and is judged as a whole. `merge` adds gepa's merge: a search step after
+    one that accepted a child may take two contexts of the frontier with an ancestor in this phase
+    and join the components each has changed; the result is accepted if it is no worse than the
+    better of the two on five anchors. One that is too long, or (often) no other than a context of
+    the pool, is refused without a rollout.
+
+    Cost: at most metric_calls rollouts a phase, and a reflection for every proposal; a merge costs
+    five anchors, and all of them once accepted, and no reflection.
     """
 
+    joint: ClassVar[bool] = True
     type: Literal["gepa"] = "gepa"
     metric_calls: int = Field(256, ge=0, le=100_000_000)
     """Rollouts a fast phase may use, one a metric call; the search stops before passing it."""
@@ -130,8 +144,29 @@ class GepaConfig(FastSettings):
     reuse: int = Field(0, ge=0)
     """Reflection also reads the slow phase's rollouts of at most this many slow steps ago, paid for
     already and never a score; 0 shows it none."""
+    merge: bool = Field(False, exclude_if=lambda merge: not merge)
+    """Also merge contexts (gepa's `use_merge`); needs several `contexts.components`."""
+    max_merges: int = Field(5, ge=1, exclude_if=lambda most: most == 5)
+    """Accepted merges of a phase after which no further one falls due (gepa's
+    `max_merge_invocations`, which refused merges do not count for)."""
     reflection: ReflectionConfig = RulesReflection()
     """What writes new contexts."""
+
+    def refuse(self, run: "RunConfig") -> None:
+        """See `MethodSettings`."""
+        if not self.merge:
+            return
+        if len(run.contexts.parts) < 2:
+            raise ValueError(
+                "fast.merge joins components that two contexts changed, and a context here is one "
+                "text; name two or more in contexts.components, or leave fast.merge out"
+            )
+        anchors = min(self.anchors, run.loop.cycle_steps * run.loop.problems_per_step)
+        if anchors < MERGE_ANCHORS:
+            raise ValueError(
+                f"fast.merge compares on {MERGE_ANCHORS} anchors, and a cycle has {anchors}; raise "
+                "fast.anchors, or loop.cycle_steps or loop.problems_per_step"
+            )
 
     @property
     def reads(self) -> int:
@@ -148,13 +183,21 @@ class GepaConfig(FastSettings):
 
         A search step costs at least its parents' minibatches, calls the engine three times at most
         (parents, children, an accepted child's anchors), and only begins while its worst case fits.
+        Each may be followed by one merge, of two calls.
         """
         anchors = min(self.anchors, problems) * self.samples_per_anchor
         if anchors > self.metric_calls:
             return Search()
         minibatches = self.proposals * self.minibatch
-        spare = self.metric_calls - anchors - (2 * minibatches + anchors)
+        spare = self.metric_calls - anchors - self.reserve(anchors)
         rounds = 0 if spare < 0 else spare // minibatches + 1
         rollouts = self.metric_calls if rounds else anchors
         own = isinstance(self.reflection, PolicyReflection)  # its reflections are a call as well
-        return Search(rollouts, 1 + (3 + own) * rounds, rounds * self.proposals)
+        calls = 1 + (3 + own + 2 * self.merge) * rounds
+        return Search(rollouts, calls, rounds * self.proposals)
+
+    def reserve(self, anchor_calls: int) -> int:
+        """Rollouts of the most expensive search step, whose last are `anchor_calls`."""
+        compared = 2 * self.proposals * self.minibatch
+        merged = MERGE_ANCHORS * self.samples_per_anchor if self.merge else 0
+        return max(compared, merged) + anchor_calls

@@ -42,6 +42,9 @@ class MethodSettings(ConfigModel):
 class FastSettings(MethodSettings):
     """Settings of a fast part."""
 
+    joint: ClassVar[bool] = False
+    """Whether it evolves contexts that are made of several components."""
+
     @property
     def reads(self) -> int | None:
         """The fast part is shown slow rollouts of at most this many slow steps ago.

@@ -32,6 +32,7 @@ from fst_core.config.slow import NoSlow
 from fst_core.config.sweeps import SweepConfig, swept_arms
 from fst_core.config.tables import merge
 from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW
+from fst_core.records import Parts, joined
 
 if TYPE_CHECKING:
     FastConfig = FastSettings
@@ -81,11 +82,20 @@ class LoopConfig(ConfigModel):
         return self
 
 
+ComponentName = Annotated[str, Field(pattern=r"^\w[\w-]*$")]
+
+
 class ContextsConfig(ConfigModel):
     """The population of contexts."""
 
     seed: str = "You are a helpful assistant."
     """The context every run starts from; says nothing of the task."""
+    components: dict[ComponentName, str] | None = Field(
+        None, min_length=1, exclude_if=lambda components: components is None
+    )
+    """The context every run starts from as named components that GEPA evolves jointly, instead of
+    `seed`. The policy reads them in this order, each from a line of its own, without their names;
+    empty ones are left out."""
     size: int = Field(4, ge=1)
     """K: contexts in the population; a run without a fast part holds one, unless it starts from the
     population of another run."""
@@ -93,6 +103,28 @@ class ContextsConfig(ConfigModel):
     """Run whose final population this one begins with, named as in the run's own `start_from`."""
     max_tokens: int = Field(512, ge=1)
     """Longest context (tokens of the policy's tokenizer); longer proposals are rejected."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def join_components(cls, data: Any) -> Any:
+        components = data.get("components") if isinstance(data, Mapping) else None
+        if not isinstance(components, Mapping):
+            return data
+        if not all(isinstance(text, str) for text in components.values()):
+            return data  # refused by its type
+        if "type" in components:
+            raise ValueError("components cannot hold one called type; give it another name")
+        seed = joined(components.values())
+        if data.get("seed", seed) != seed:
+            raise ValueError(
+                "both seed and components say what the context is at the start; leave one out"
+            )
+        return {**data, "seed": seed}
+
+    @property
+    def parts(self) -> Parts:
+        """The components, in order; none where the context is one text."""
+        return tuple((self.components or {}).items())
 
 
 class SuiteConfig(ConfigModel):
@@ -227,6 +259,12 @@ class RunConfig(ConfigModel):
                 f"contexts.size = {self.population_size} does not divide loop.group_size = "
                 f"{loop.group_size}: every context needs the same share of a group; "
                 "choose K among the divisors of G"
+            )
+        if self.contexts.components and not self.fast.joint:
+            raise ValueError(
+                f"fast.type = {self.fast.type!r} evolves a context as one text, and "
+                "contexts.components names its parts; set fast.type = 'gepa', or write contexts."
+                "seed instead"
             )
         methods: list[MethodSettings] = [self.fast, self.slow, self.curriculum, *self.retention]
         for method in methods:

@@ -10,14 +10,11 @@ from typing import Any
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
-from fst_core.fast.reflection import Example, example_of
+from fst_core.fast.components import MERGE, Texts, candidate_of, text_of
+from fst_core.fast.reflection import Example, Gate, Proposal, example_of
 from fst_core.records import Context, Problem, Rollout, Verdict
 from fst_core.rollouts import RollOut
 
-COMPONENT = "context"
-"""The only component of a gepa candidate."""
-
-Texts = dict[str, str]
 Batch = EvaluationBatch[Example, Rollout]
 
 
@@ -62,6 +59,7 @@ class Adapter:
         roll_out: RollOut,
         start: Sequence[Context],
         seeds: Callable[[int], int],
+        gate: Gate,
         tie_break: float = 0.0,
         solve: Callable[[Problem], str | None] | None = None,
     ) -> None:
@@ -70,31 +68,45 @@ class Adapter:
         self._tie_break = tie_break
         self._seeds = seeds
         self._start = start
+        self._gate = gate
+        self.known: Callable[[], Sequence[str]] = tuple
+        """The text of every candidate so far."""
         self.waiting: list[tuple[Context, Batch]] = []
         self.failure = Failure()
         self.rewarded: dict[tuple[str, str], Example] = {}
-        self.metric_calls = self.generate_calls = self.datasets = 0
+        self.metric_calls = self.generate_calls = self.datasets = self.merges = 0
         self.imperfect = 0
         """Minibatches with a score below 1 so far, each of them a reason to reflect."""
 
     def evaluate(self, batch: list[Shot], candidate: Texts, capture_traces: bool = False) -> Batch:
-        """Score the first context on the anchors; gepa 0.1.4 asks for that alone, once.
+        """Score the first context on the anchors, or a merge on some; gepa 0.1.4 asks no more.
 
-        The rest of the population is scored in the same engine call and waits to join the pool.
+        The rest of the population is scored in the same engine call as the first, and waits to join
+        the pool. A merge that is refused (too long, or a context of the pool: gepa 0.1.4 often
+        joins two into one of them) scores below any other, at no cost.
         """
-        others = [c for c in self._start if c.text != candidate[COMPONENT]]
-        texts = [candidate, *({COMPONENT: c.text} for c in others)]
+        if self.generate_calls:
+            return self._merged(batch, candidate)
+        others = [c for c in self._start if c.text != text_of(candidate)]
+        texts = [candidate, *map(candidate_of, others)]
         first, *rest = self.batch_evaluate([(text, batch) for text in texts])
         self.waiting = list(zip(others, rest, strict=True))
         self.imperfect = 0
         return first
+
+    def _merged(self, batch: list[Shot], candidate: Texts) -> Batch:
+        self.merges += 1
+        if self._gate.admit(Proposal(text_of(candidate), MERGE), self.known()) is None:
+            nothing: list[Any] = [None] * len(batch)
+            return EvaluationBatch(outputs=nothing, scores=[-1.0] * len(batch))
+        return self.batch_evaluate([(candidate, batch)])[0]
 
     def batch_evaluate(
         self, items: list[tuple[Texts, list[Shot]]], *, capture_traces: bool = True
     ) -> list[Batch]:
         """Score every (candidate, shots) item through one roll-out call."""
         pairs = [
-            (Context(candidate[COMPONENT]), shot.problem)
+            (Context(text_of(candidate)), shot.problem)
             for candidate, shots in items
             for shot in shots
             for _ in range(shot.samples)
@@ -134,11 +146,14 @@ class Adapter:
     def make_reflective_dataset(
         self, candidate: Texts, eval_batch: Batch, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The minibatch's examples, as the records gepa passes on to reflection."""
+        """The minibatch's examples, as the records gepa passes on to reflection.
+
+        A completion answers all components at once, so each is shown the same.
+        """
         with self.failure:
             self.datasets += 1
-            traces = eval_batch.trajectories or []
-            return {COMPONENT: [{"example": example} for example in traces]}
+            records = [{"example": example} for example in eval_batch.trajectories or []]
+            return dict.fromkeys(components_to_update, records)
 
 
 def score_of(verdict: Verdict, tie_break: float) -> float:

@@ -23,8 +23,9 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import BestImprovement
 
 from fst_core.config.fast import GepaConfig
-from fst_core.fast.adapter import COMPONENT, Adapter, Recent, Shot, Texts
+from fst_core.fast.adapter import Adapter, Recent, Shot
 from fst_core.fast.base import Candidate, Evolution
+from fst_core.fast.components import MERGE, Texts, candidate_of, lift, lowered, parts_of, text_of
 from fst_core.fast.frontier import top_of_frontier
 from fst_core.fast.reflection import (
     Example,
@@ -59,11 +60,9 @@ class Watch:
     in a row found no better best score.
     """
 
-    def __init__(
-        self, adapter: Adapter, limit: int, reserve: int, patience: int | None = None
-    ) -> None:
-        self._adapter, self._limit, self._reserve = adapter, limit, reserve
-        self._patience = patience
+    def __init__(self, adapter: Adapter, config: GepaConfig, reserve: int) -> None:
+        self._adapter, self._limit, self._reserve = adapter, config.metric_calls, reserve
+        self._patience, self._merge = config.patience, config.merge
         self._best, self._idle = -1.0, 0
         self.state: GEPAState[Rollout, int] | None = None
 
@@ -72,6 +71,8 @@ class Watch:
         if self.state is None:
             self.state = gepa_state
             self._join(gepa_state)
+        if self._merge:
+            lift(gepa_state)
         best = max(gepa_state.program_full_scores_val_set)
         self._idle = 0 if best > self._best else self._idle + 1
         self._best = max(best, self._best)
@@ -87,19 +88,25 @@ class Watch:
             state.num_full_ds_evals += 1
             state.update_state_with_new_program(
                 parent_program_idx=[],
-                new_program={COMPONENT: context.text},
+                new_program=candidate_of(context),
                 valset_evaluation=ValsetEvaluation(dict(enumerate(batch.outputs)), scores),
                 run_dir=None,
                 num_metric_calls_by_discovery_of_new_program=discovered,
             )
 
-    def pool(self) -> list[Peer]:
-        """Every candidate so far with its mean anchor score."""
+    def known(self) -> list[str]:
+        """The text of every candidate so far."""
+        return [text_of(texts) for texts in self.state.program_candidates] if self.state else []
+
+    def pool(self, name: str) -> list[Peer]:
+        """One component of every candidate so far, with the candidate's mean anchor score."""
         if self.state is None:
             return []
-        texts = [candidate[COMPONENT] for candidate in self.state.program_candidates]
         means = self.state.program_full_scores_val_set
-        return [Peer(text, mean) for text, mean in zip(texts, means, strict=True)]
+        return [
+            Peer(texts[name], mean, text_of(texts))
+            for texts, mean in zip(self.state.program_candidates, means, strict=True)
+        ]
 
 
 GepaJob = tuple[Texts, Mapping[str, Sequence[Mapping[str, Any]]], list[str]]
@@ -119,7 +126,7 @@ class Reflector:
     calls: int = 0
     jobs: int = 0
     born: dict[str, Proposal] = field(default_factory=dict)
-    """How each admitted text came about."""
+    """How each admitted context came about."""
 
     def reflect(
         self,
@@ -135,19 +142,30 @@ class Reflector:
         if not jobs or self.adapter.failure.error is not None:
             return [(ReflectionProposal({}), self) for _ in jobs]
         with self.adapter.failure:
-            asked = [self._job(candidate, dataset) for candidate, dataset, _ in jobs]
+            asked = [self._job(*job) for job in jobs]
             self.calls += 1
             proposals = self.reflection.propose(asked)
-            return [(ReflectionProposal(texts), self) for texts in self._admit(asked, proposals)]
+            texts = self._admit(asked, proposals)
+            return [
+                (ReflectionProposal({} if text is None else {name: text}), self)
+                for text, (_, _, (name,)) in zip(texts, jobs, strict=True)
+            ]
 
-    def _job(self, candidate: Texts, dataset: Mapping[str, Sequence[Mapping[str, Any]]]) -> Job:
-        text = candidate[COMPONENT]
-        examples = tuple(record["example"] for record in dataset[COMPONENT])
-        pool = tuple(peer for peer in self.watch.pool() if peer.text != text)
+    def _job(
+        self,
+        candidate: Texts,
+        dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        names: Sequence[str],
+    ) -> Job:
+        (name,) = names  # gepa's round robin updates one component at a time
+        whole = text_of(candidate)
+        examples = tuple(record["example"] for record in dataset[name])
+        pool = tuple(peer for peer in self.watch.pool(name) if peer.context != whole)
         seed = self.seeds(self.jobs)
         self.jobs += 1
-        failed = self.recent.failed(text, self.minibatch, seed)
-        return Job(text, (*examples, *failed), self._rewarded(seed), pool, seed)
+        failed = self.recent.failed(whole, self.minibatch, seed)
+        rewarded, parts = self._rewarded(seed), parts_of(candidate)
+        return Job(candidate[name], (*examples, *failed), rewarded, pool, seed, str(name), parts)
 
     def _rewarded(self, seed: int) -> tuple[Example, ...]:
         """The best rollouts so far; where many are equally good, a seeded sample of them."""
@@ -155,15 +173,15 @@ class Reflector:
         random.Random(seed).shuffle(examples)
         return tuple(sorted(examples, key=lambda e: -e.reward)[:MOST_REWARDED])
 
-    def _admit(self, jobs: Sequence[Job], proposals: Sequence[Proposal]) -> list[Texts]:
-        known = {peer.text for peer in self.watch.pool()}
-        admitted: list[Texts] = []
-        for _, proposal in zip(jobs, proposals, strict=True):
-            text = self.gate.admit(proposal, known)
-            admitted.append({} if text is None else {COMPONENT: text})
+    def _admit(self, jobs: Sequence[Job], proposals: Sequence[Proposal]) -> list[str | None]:
+        known = set(self.watch.known())
+        admitted: list[str | None] = []
+        for job, proposal in zip(jobs, proposals, strict=True):
+            text = self.gate.admit(proposal, known, job.whole)
+            admitted.append(text)
             if text is not None:
-                self.born[text] = proposal
-                known.add(text)
+                self.born[job.whole(text)] = proposal
+                known.add(job.whole(text))
         return admitted
 
 
@@ -199,11 +217,14 @@ class Phase:
         """gepa's candidates as contexts; those of the old population keep their lineage."""
         contexts = list(self.start)
         for index in range(len(contexts), len(result.candidates)):
-            text = result.candidates[index][COMPONENT]
-            proposal = self.reflector.born[text]
+            candidate = result.candidates[index]
+            text = text_of(candidate)
             own = [contexts[i].id for i in result.parents[index] if i is not None]
+            merged = len(own) > 1
+            proposal = Proposal(text, MERGE) if merged else self.reflector.born[text]
             parents = tuple(dict.fromkeys([*own, *proposal.parents]))
-            contexts.append(Context(text, parents, self.cycle, proposal.operator))
+            made = Context(text, parents, self.cycle, proposal.operator, parts_of(candidate))
+            contexts.append(made)
         return contexts
 
 
@@ -277,10 +298,12 @@ class GepaFast:
         def seeds(purpose: str) -> Callable[[int], int]:
             return lambda n: seed_of(self._run_seed, purpose, cycle, n)
 
-        adapter = Adapter(self._roll_out, start, seeds("fast"), self.config.tie_break, self._solve)
-        reserve = 2 * self.config.proposals * self.config.minibatch + anchor_calls
-        watch = Watch(adapter, self.config.metric_calls, reserve, self.config.patience)
         gate = Gate(self._max_tokens, self._count_tokens)
+        adapter = Adapter(
+            self._roll_out, start, seeds("fast"), gate, self.config.tie_break, self._solve
+        )
+        watch = Watch(adapter, self.config, self.config.reserve(anchor_calls))
+        adapter.known = watch.known
         reflector = Reflector(
             self._reflection,
             adapter,
@@ -296,7 +319,7 @@ class GepaFast:
         self, phase: Phase, trainset: list[Shot], valset: list[Shot]
     ) -> GEPAResult[Rollout, int]:
         return gepa.optimize(
-            seed_candidate={COMPONENT: phase.start[0].text},
+            seed_candidate=candidate_of(phase.start[0]),
             trainset=trainset,
             valset=valset,
             adapter=phase.adapter,
@@ -307,7 +330,9 @@ class GepaFast:
             stop_callbacks=phase.watch,
             seed=seed_of(self._run_seed, "gepa", phase.cycle),
             logger=Silence(),
-            use_merge=False,
+            module_selector="round_robin",
+            use_merge=self.config.merge,
+            max_merge_invocations=self.config.max_merges,
             run_dir=None,
             track_best_outputs=False,
             cache_evaluation=False,
@@ -318,9 +343,11 @@ class GepaFast:
         self, phase: Phase, result: GEPAResult[Rollout, int], usage: Mapping[str, float]
     ) -> Evolution:
         contexts = phase.contexts(result)
-        scores = [tuple(row[i] for i in sorted(row)) for row in result.val_subscores]
+        scores = [tuple(lowered(row[i]) for i in sorted(row)) for row in result.val_subscores]
         slots = top_of_frontier(scores, self._size)
         adapter, reflector = phase.adapter, phase.reflector
+        merged = sum(context.operator == MERGE for context in contexts[len(phase.start) :])
+        counted = {"fast/merges_tried": adapter.merges, "fast/merges_accepted": merged}
         total = self._reflection.usage
         return Evolution(
             Population(tuple(contexts[i] for i in slots), tuple(scores[i] for i in slots)),
@@ -329,8 +356,9 @@ class GepaFast:
             generate_calls=adapter.generate_calls,
             reflection_calls=reflector.calls,
             proposals=reflector.jobs,
-            accepted=len(contexts) - len(phase.start),
+            accepted=len(contexts) - len(phase.start) - merged,
             rejected=dict(reflector.gate.rejected),
             reused=reflector.recent.count,
             reflection_usage={key: value - usage.get(key, 0) for key, value in total.items()},
+            metrics=counted if self.config.merge else {},
         )

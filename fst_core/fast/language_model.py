@@ -23,7 +23,7 @@ These are its instructions now:
 ```
 {context}
 ```
-
+{rest}
 With them it gave the answers below. A judge scored each from 0 to 1 and remarked on it.
 
 {examples}
@@ -34,6 +34,15 @@ only. The assistant will see nothing but your text and the next question.
 
 Give the whole new instructions, and nothing else, inside one block that starts and ends with a line
 of three backticks."""
+PART = """
+They are the part called "{component}" of what it reads. The other parts, which stay as they are:
+
+```
+{others}
+```
+
+Edit that part alone.
+"""
 REWARDED = """
 Answers that the judge scored well, under these or other instructions:
 
@@ -66,8 +75,10 @@ def prompt_for(job: Job, most_examples: int = MOST_EXAMPLES) -> Messages:
         return "\n".join(shown(example, n) for n, example in enumerate(examples, 1))
 
     good = listed(job.rewarded[: min(MOST_REWARDED, most_examples)])
+    others = "\n".join(f"{name}: {text}" for name, text in job.parts if name != job.component)
     content = TASK.format(
         context=job.context,
+        rest=PART.format(component=job.component, others=others) if job.parts else "",
         examples=listed(job.examples[:most_examples]),
         rewarded=REWARDED.format(examples=good) if good else "",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
-from fst_core.records import Rollout
+from fst_core.records import Parts, Rollout, content_id, joined
 
 
 class ReflectionError(RuntimeError):
@@ -53,6 +53,18 @@ class Peer:
 
     text: str
     score: float
+    whole: str | None = None
+    """All of the context, where `text` is one of its components."""
+
+    @property
+    def context(self) -> str:
+        """All of the context."""
+        return self.text if self.whole is None else self.whole
+
+    @property
+    def id(self) -> str:
+        """Id of the context."""
+        return content_id(self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,15 @@ class Job:
     rewarded: tuple[Example, ...] = ()
     pool: tuple[Peer, ...] = ()
     seed: int = 0
+    component: str = ""
+    parts: Parts = ()
+    """Where `context` is one component of several: its name, and all of them as they are."""
+
+    def whole(self, text: str) -> str:
+        """What the policy would read with `text` for `context`."""
+        if not self.parts:
+            return text
+        return joined(text if name == self.component else old for name, old in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +133,28 @@ class Gate:
     count_tokens: Callable[[str], int]
     rejected: Counter[str] = field(default_factory=Counter)
 
-    def admit(self, proposal: Proposal, known: Container[str]) -> str | None:
-        """The text to evaluate, outer white space removed, or None after counting why not."""
+    def admit(
+        self, proposal: Proposal, known: Container[str], whole: Callable[[str], str] = str
+    ) -> str | None:
+        """The text to evaluate, outer white space removed, or None after counting why not.
+
+        `whole` makes the context of a text that is one component; `known` are whole contexts.
+        """
         text = None if proposal.text is None else proposal.text.strip()
-        reason = self._reason(text, known)
+        reason = self._reason(text, known, whole)
         if reason is None:
             return text
         self.rejected[reason] += 1
         return None
 
-    def _reason(self, text: str | None, known: Container[str]) -> str | None:
+    def _reason(
+        self, text: str | None, known: Container[str], whole: Callable[[str], str]
+    ) -> str | None:
         if text is None:
             return "unparsable"
         if not text:
             return "empty"
-        if text in known:
+        context = whole(text)
+        if context in known:
             return "repeated"
-        return "too_long" if self.count_tokens(text) > self.max_tokens else None
+        return "too_long" if self.count_tokens(context) > self.max_tokens else None

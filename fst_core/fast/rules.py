@@ -11,7 +11,6 @@ from functools import partial
 
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.reflection import Example, Job, Peer, Proposal
-from fst_core.records import content_id
 
 STYLES = {"example": ("Example input: ", "Example output: "), "chat": ("User: ", "Assistant: ")}
 """How the two lines of a worked example begin."""
@@ -89,7 +88,7 @@ def lessons(job: Job, rng: random.Random) -> list[str]:
     A rollout's own feedback names each thing it missed once, where the most repeated sentences may
     be several wordings of one thing; so each source is used half of the time.
     """
-    weights = lesson_weights(job.examples, job.context)
+    weights = lesson_weights(job.examples, job.whole(job.context))
     told = [
         [sentence for sentence in dict.fromkeys(map(one_line, e.feedback)) if sentence in weights]
         for e in job.examples
@@ -129,14 +128,17 @@ def add_example(
 ) -> Move | None:
     """Add worked examples, or put one in another's place."""
     style = rng.choice(styles)
-    fresh = [unit for unit in worth_showing(job.rewarded, style) if unit not in units]
+    held = [unit for unit in units_of(job.whole(job.context)) if is_example(unit)]
+    fresh = [unit for unit in worth_showing(job.rewarded, style) if unit not in held]
     if not fresh:
         return None
     shown = [index for index, unit in enumerate(units) if is_example(unit)]
-    if shown and (len(shown) >= MOST_EXAMPLES or rng.random() < 0.3):
+    if shown and (len(held) >= MOST_EXAMPLES or rng.random() < 0.3):
         place = rng.choice(shown)
         return [*units[:place], rng.choice(fresh), *units[place + 1 :]], ()
-    room = min(MOST_EXAMPLES - len(shown), len(fresh))
+    room = min(MOST_EXAMPLES - len(held), len(fresh))
+    if room < 1:
+        return None
     return [*units, *rng.sample(fresh, rng.randint(1, room))], ()
 
 
@@ -155,7 +157,7 @@ def drop_line(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
 
 def replace_line(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
     """Put a lesson in the place of a line."""
-    drawn = draw(lesson_weights(job.examples, job.context), 1, rng)
+    drawn = draw(lesson_weights(job.examples, job.whole(job.context)), 1, rng)
     places = [index for index, unit in enumerate(units) if not is_example(unit)]
     if not drawn or not places:
         return None
@@ -172,7 +174,7 @@ def merge(job: Job, units: list[Unit], rng: random.Random) -> Move | None:
     examples = [unit for unit in joined if is_example(unit)]
     rng.shuffle(examples)
     lines = [unit for unit in joined if not is_example(unit)]
-    return lines + examples[:MOST_EXAMPLES], (content_id(peer.text),)
+    return lines + examples[:MOST_EXAMPLES], (peer.id,)
 
 
 Operator = Callable[[Job, list[Unit], random.Random], Move | None]
@@ -204,15 +206,16 @@ class Rules:
         proposals: list[Proposal] = []
         taken: set[str] = set()
         for job in jobs:
-            known = taken | {job.context, *(peer.text for peer in job.pool)}
+            known = taken | {job.whole(job.context), *(peer.context for peer in job.pool)}
             proposal = self._one(job, known)
             proposals.append(proposal)
-            taken.add(proposal.text or "")
+            taken.add(job.whole(proposal.text or ""))
         return proposals
 
     def _one(self, job: Job, known: set[str]) -> Proposal:
         for proposal in self._draws(job, random.Random(job.seed)):
-            if proposal.text and proposal.text not in known and self._fits(proposal.text):
+            whole = job.whole(proposal.text or "")
+            if proposal.text and whole not in known and self._fits(whole):
                 return proposal
         return Proposal(job.context, "none")
 

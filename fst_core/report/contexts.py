@@ -71,7 +71,10 @@ def _cost(evolution: Json) -> str:
 
 def _context(name: str, context: Json, texts: Mapping[str, str]) -> Markup:
     parents = [parent for parent in context["parents"] if parent in texts]
-    body: list[Markup] = [tag("pre", context["text"])]
+    components = context.get("parts") or {"": context["text"]}
+    body: list[Markup] = []
+    for component, text in components.items():
+        body += [*([tag("p", component)] if component else []), tag("pre", text)]
     if context["parents"] and not parents:
         body.append(tag("p", "No parent's text is in the journal.", class_="soft"))
     body += [

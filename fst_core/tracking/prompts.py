@@ -18,13 +18,15 @@ from mlflow.entities.model_registry import PromptVersion
 from fst_core.journal import Event
 from fst_core.lineage import mean_score
 from fst_core.records import content_id
-from fst_core.tracking.metrics import cut
+from fst_core.tracking.metrics import MAX_TAG_CHARACTERS, cut
 from fst_core.tracking.runs import KEY_TAG
 
 CONTEXT_TAG = "fst.context"
 """On a version: the id of its context."""
 FINAL_TAG = "fst.in_final_population"
 """On a version: "yes" once the run has ended with it in its population, else "no"."""
+COMPONENT_TAG = "fst.component."
+"""On a version, with a component's name: its text, where the context is made of several."""
 RUN_ID_TAG = "fst.run_id"
 EXPERIMENTS_TAG = "_mlflow_experiment_ids"
 """MLflow's own: in which experiments a prompt is listed, as ",1,2,"."""
@@ -203,6 +205,10 @@ def _register(client: MlflowClient, name: str, run: Run, snapshot: Snapshot, fin
         FINAL_TAG: "yes" if final else "no",
         **{tag: run.data.tags[tag] for tag in ("fst.arm", "fst.seed")},
         RUN_ID_TAG: run.info.run_id,
+        **{
+            f"{COMPONENT_TAG}{component}": cut(text, MAX_TAG_CHARACTERS, whole)
+            for component, text in snapshot.context.get("parts", {}).items()
+        },
     }
     shown = cut(template, MAX_TEMPLATE_CHARACTERS, whole)
     return int(client.create_prompt_version(name, shown, _message(snapshot), tags).version)

@@ -21,7 +21,7 @@ from fst_core.interleave import FastPhase, remaining
 from fst_core.offline import holds_finished
 from fst_core.run_folder import forget_earlier
 from fst_core.study import end_with_parent, run_folder
-from tasks.alive import Attempt, current_attempt
+from tasks.alive import Attempt, current_attempt, outlive_reader
 from tasks.archive import fetch, keep
 from tasks.cards import card_for
 from tasks.phases import perform
@@ -53,6 +53,7 @@ def train(
         The run folder, the last evaluation's numbers, how often MLflow could not be used, and how
         often the store of run folders (FST_STORE) could not.
     """
+    outlive_reader()
     with lasting_errors_end_it():
         config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
         folder, missed = run_folder(Path(runs), config), Missed()

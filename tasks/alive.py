@@ -6,7 +6,12 @@ stopped for a while, cut off from the server, or without the worker that started
 run folder keeps two processes from writing it at once.
 """
 
+import os
+import select
+import stat
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +152,30 @@ class Holder:
         """Size of the journal, and how many checkpoints it tells of."""
         data = self.path.read_bytes() if self.path.exists() else b""
         return len(data), data.count(b'"kind": "checkpoint"')
+
+
+def outlive_reader(descriptors: Sequence[int] = (1, 2)) -> None:
+    """Let this process go on when the worker that reads its output is gone.
+
+    Without a reader, the next line logged would end it: to Prefect's console, a broken pipe is a
+    reason to exit. From then on, what is written there is dropped; the server still gets the log.
+    """
+    pipes = [number for number in descriptors if stat.S_ISFIFO(os.fstat(number).st_mode)]
+    if pipes:
+        threading.Thread(target=_drop_unread, args=(pipes,), daemon=True).start()
+
+
+def _drop_unread(pipes: Sequence[int]) -> None:
+    poll, left = select.poll(), set(pipes)
+    for number in pipes:
+        poll.register(number, 0)  # errors are told unasked
+    while left:
+        for number, _ in poll.poll():
+            poll.unregister(number)
+            left.discard(number)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
 
 
 def current_attempt() -> Attempt:

@@ -487,7 +487,7 @@ def test_a_run_restored_from_its_middle_ends_like_an_undisturbed_one(
     servers.run(*words("whole"))
     ends = [tmp_path / runs / "smoke" / "fst-s0" for runs in ("restored", "whole")]
     restored, whole = (comparable(read_events(end / "journal.jsonl")) for end in ends)
-    assert restored == whole
+    assert restored[1:] == whole[1:]  # the first tells of the code, which may be edited meanwhile
     last = [list_checkpoints(end / "checkpoints")[-1] / "slow" for end in ends]
     weights = [(end / "model.safetensors").read_bytes() for end in last]
     assert weights[0] == weights[1]

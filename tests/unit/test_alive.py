@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,6 +169,25 @@ def test_a_wait_ends_where_the_flow_run_is_another_s(attempt, server, tmp_path):
     server.set(Running(), 2)
     with lock(tmp_path), pytest.raises(Lost, match="waits no longer"):
         attempt.wait_for(tmp_path)
+
+
+def test_a_process_outlives_the_reader_of_its_output():
+    read, written = os.pipe()
+    alive.outlive_reader([written])
+    assert os.write(written, b"read") == 4
+    os.close(read)
+    deadline = time.monotonic() + 30
+    while not outlived(written):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.close(written)
+
+
+def outlived(descriptor: int) -> bool:
+    try:
+        return os.write(descriptor, b"dropped") > 0
+    except BrokenPipeError:
+        return False
 
 
 def write(folder: Path, kind: str) -> None:

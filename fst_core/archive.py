@@ -40,6 +40,8 @@ from fst_core.run_folder import EARLIER, JOURNAL, lock, no_run
 from fst_core.storage import ManifestChanged, StorageError, Store
 
 FORMAT = 1
+RUNS = "runs"
+"""Where runs are, unless told otherwise."""
 MANIFEST, OBJECTS = "manifest.json", "objects/"
 BUSY, REPLACES, ARRIVING = ".archive.lock", ".replaces", ".arriving"
 """In a run folder: held by who archives it; the run in the store that a fresh one may replace; a
@@ -62,9 +64,19 @@ class Moved:
 
 
 def run_url(store: str, folder: Path) -> str:
-    """Where a run folder is kept in a store."""
-    absolute = folder.absolute()
-    return f"{store.rstrip('/')}/{absolute.parent.name}/{absolute.name}"
+    """Where a run folder is kept in a store: by its path below the working folder's runs/.
+
+    Elsewhere by its last two names, STUDY/RUN.
+    """
+    whole = folder.absolute()
+    parts = whole.parts[-2:]
+    if len(below := _below(Path.cwd() / RUNS, whole) or _below(Path.cwd(), whole)) > 1:
+        parts = below
+    return "/".join([store.rstrip("/"), *parts])
+
+
+def _below(root: Path, path: Path) -> tuple[str, ...]:
+    return path.relative_to(root).parts if path.is_relative_to(root) else ()
 
 
 def archive(

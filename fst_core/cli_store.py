@@ -62,20 +62,30 @@ def restore_run(
         "runs"
     ),
 ) -> None:
-    """Bring a run from an S3 store into DIR/STUDY/RUN, unless that is as far."""
+    """Bring a run from an S3 store into DIR, unless what is there is as far.
+
+    A run of the store in FST_STORE goes where its path there says, another into DIR/STUDY/RUN.
+    """
     _need_boto3()
     from fst_core.archive import restore
 
-    parts = url.rstrip("/").split("/")
-    if not url.startswith("s3://") or len(parts) < 5:
-        raise ConfigError(f"{url!r} is no archived run; write s3://BUCKET/.../STUDY/RUN")
-    folder = runs / parts[-2] / parts[-1]
+    folder = runs / _path_of(url.rstrip("/"))
     with _shown() as on_bytes:
         moved = restore(url, folder, on_bytes)
     if moved.further:
         say(f"{folder}: as far as {url}, or further; nothing was changed")
     else:
         say(f"{folder}: {moved.files} files, {moved.size} bytes fetched from {url}")
+
+
+def _path_of(url: str) -> Path:
+    """Where below the folder of all runs an archived run belongs."""
+    parts = url.split("/")
+    if not url.startswith("s3://") or len(parts) < 5 or ".." in parts:
+        raise ConfigError(f"{url!r} is no archived run; write s3://BUCKET/.../STUDY/RUN")
+    store = os.environ.get("FST_STORE", "").rstrip("/")
+    kept = url.removeprefix(f"{store}/").split("/") if store else []
+    return Path(*(kept if 2 <= len(kept) < len(parts) else parts[-2:]))
 
 
 def _need_boto3() -> None:

@@ -67,7 +67,7 @@ def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
         chosen = {name: ports.get(name, PORTS[name]) for name in missing}
         known = PORTS | dict(ports) | _ports(state)
         _refuse_moves(state, ports)
-        _refuse_taken(chosen)
+        _refuse_taken(home, chosen)
         begun: list[str] = []
         try:
             for name in missing:
@@ -127,14 +127,18 @@ def _refuse_moves(state: State, ports: Mapping[str, int]) -> None:
             )
 
 
-def _refuse_taken(ports: Mapping[str, int]) -> None:
-    for name, port in ports.items():
-        if listens(port):
-            raise ServiceError(
-                f"port {port}, for {TITLES[name]}, is in use by {listener(port)}; end that "
-                "program, or choose another port: python -m infra.services up --ports "
-                f"{name}={port + 1}"
-            )
+def _refuse_taken(home: Path, ports: Mapping[str, int]) -> None:
+    taken = {name: port for name, port in ports.items() if listens(port)}
+    if taken:
+        users = ", ".join(
+            f"port {port}, for {TITLES[name]}, is in use by {listener(port)}"
+            for name, port in taken.items()
+        )
+        others = ",".join(f"{name}={port + 1}" for name, port in taken.items())
+        raise ServiceError(
+            f"{users}; end what uses them, or choose others: python -m infra.services up --home "
+            f"{shlex.quote(str(home))} --ports {others}"
+        )
 
 
 def _start(home: Path, state: State, name: str, ports: Mapping[str, int]) -> None:
@@ -248,8 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action.set_defaults(perform=perform)
         action.add_argument("--home", type=Path, default=Path(".services"), help="data and logs")
         action.add_argument("--only", type=_names, default=list(PORTS), help=",".join(PORTS))
+        ports = "NAME=PORT,..." if name == "up" else "not needed, so that both take one line"
+        action.add_argument("--ports", type=_port_choices, default={}, help=ports)
         if name == "up":
-            action.add_argument("--ports", type=_port_choices, default={}, help="NAME=PORT,...")
             action.add_argument("--env", action="store_true", help="print export lines")
         else:
             text = "seconds until what does not end is killed"

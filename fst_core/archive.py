@@ -42,6 +42,8 @@ from fst_core.storage import ManifestChanged, StorageError, Store
 FORMAT = 1
 RUNS = "runs"
 """Where runs are, unless told otherwise."""
+ENTRY = {"object", "sha256", "size"}
+"""What a manifest says of each file."""
 MANIFEST, OBJECTS = "manifest.json", "objects/"
 BUSY, REPLACES, ARRIVING = ".archive.lock", ".replaces", ".arriving"
 """In a run folder: held by who archives it; the run in the store that a fresh one may replace; a
@@ -267,11 +269,13 @@ def _read_manifest(store: Store) -> Copy | None:
         told = json.loads(data)
         if told["format"] != FORMAT:
             raise StorageError(f"{store.url} has another format; use the version that wrote it")
+        if not all(entry.keys() >= ENTRY for entry in told["files"].values()):
+            raise TypeError("a file without its object, size or hash")
         if not all(map(_is_expected, told["files"])):
             raise StorageError(f"{store.url}/{MANIFEST} names files that no run has; nothing done")
         reached = Position(**told["position"])
         return Copy(told["run"], reached, told["files"], tuple(told["removed"]), version)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(
             f"{store.url}/{MANIFEST} is damaged ({error}); remove it and archive the run again"
         ) from error

@@ -135,7 +135,10 @@ def check_tracking() -> Finding:
     if not uri:
         return Finding("ok", "tracking", "mlflow.db in the working folder (no MLFLOW_TRACKING_URI)")
     shown = _without_password(uri)
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        return Finding("problem", "tracking", f"MLFLOW_TRACKING_URI is no address ({error})")
     if parts.scheme in ("http", "https"):
         return _answers(shown, parts.hostname or "", parts.port or _PORTS[parts.scheme])
     if parts.scheme == "sqlite":

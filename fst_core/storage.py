@@ -8,6 +8,7 @@ is not sent again. The store checks every part against the SHA-256 taken of the 
 
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,8 @@ GIVEN = {
 KEYS_REFUSED = {"403", "AccessDenied", "ExpiredToken", "Forbidden", "InvalidAccessKeyId"}
 KEYS_REFUSED |= {"InvalidToken", "SignatureDoesNotMatch"}
 ABSENT = {"404", "NoSuchKey", "NotFound"}
+WHOLE = {"ListBuckets", "ListMultipartUploads", "ListObjectsV2", "PutObject"}
+"""Operations on a bucket, not on an object that could be absent."""
 Progress = Callable[[int], None]
 """Told how many more bytes have gone over."""
 
@@ -73,7 +76,15 @@ class Store:
     """
 
     def __init__(self, url: str, env: Mapping[str, str] | None = None):
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise StorageError(f"{url!r} is no address of a store ({error})") from error
+        if "@" in parts.netloc:
+            raise StorageError(
+                "the address of a store holds no keys: write s3://BUCKET/PREFIX, and set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         if parts.scheme != "s3" or not parts.netloc:
             raise StorageError(f"{url!r} is no address of a store; write s3://BUCKET/PREFIX")
         self.bucket, self.prefix = parts.netloc, parts.path.strip("/")
@@ -289,6 +300,11 @@ class Store:
         except (BotoCoreError, Boto3Error) as error:
             raise StorageError(self._unreached(error)) from error
 
+    @property
+    def _address(self) -> str:
+        """Of the server, without a password."""
+        return re.sub(r"//[^/@]*@", "//***@", self._client.meta.endpoint_url)
+
     def _sentence(self, error: ClientError) -> str:
         code, said = _code(error), error.response.get("Error", {}).get("Message", "")
         if code in KEYS_REFUSED:
@@ -296,6 +312,8 @@ class Store:
                 f"the store refuses {self.url} with these keys ({code}); set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY to keys that may read and write there"
             )
+        if code in ABSENT and error.operation_name in WHOLE:
+            return f"what answers at {self._address} is no S3 store; correct AWS_ENDPOINT_URL_S3"
         if code in ABSENT:
             return f"an object that {self.url} should hold is not there; archive the run again"
         if code == "NoSuchBucket":
@@ -315,7 +333,7 @@ class Store:
             )
         if isinstance(error, ConnectionError | HTTPClientError | Boto3Error):
             return (
-                f"the store of {self.url} does not answer at {self._client.meta.endpoint_url}; "
+                f"the store of {self.url} does not answer at {self._address}; "
                 "start it (`make services`) or correct AWS_ENDPOINT_URL_S3; what is local is "
                 "intact, and the same again goes on where this stopped"
             )

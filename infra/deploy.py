@@ -8,6 +8,7 @@ A second call changes what has changed and keeps the rest; runs that are going o
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ POOLS = ("cpu", "gpu")
 POOL_TYPE = "process"
 TEMPLATE = ROOT / "infra" / "pools" / "process.json"
 DEPLOYMENTS = ROOT / "infra" / "prefect.yaml"
-LEAST_SILENCE_SECONDS = 60
+LEAST_SILENCE_SECONDS, MOST_SILENCE_SECONDS = 60, 86_400
 PING_SECONDS = 5
 TAIL_LINES = 15
 
@@ -84,14 +85,21 @@ def server_url() -> str:
             "PREFECT_API_URL is not set, so there is no server to put deployments on; start one "
             "(make services) and set what it prints"
         )
+    shown = re.sub(r"//[^/@]*@", "//***@", url)
     try:
-        httpx.get(f"{url}/health", timeout=PING_SECONDS).raise_for_status()
-    except httpx.HTTPError as error:
+        answer = httpx.get(f"{url}/health", timeout=PING_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = (str(error) or repr(error)).replace(url, shown)
         raise DeployError(
-            f"the Prefect server in PREFECT_API_URL, {url}, does not answer "
-            f"({str(error) or repr(error)}); start it (make services), or set another address"
+            f"the Prefect server in PREFECT_API_URL, {shown}, does not answer "
+            f"({reason}); start it (make services), or set another address"
         ) from error
-    return url
+    if answer.status_code != httpx.codes.OK or answer.text != "true":
+        raise DeployError(
+            f"what answers at {shown} is no Prefect server; PREFECT_API_URL is the address of its "
+            "API and ends in /api"
+        )
+    return shown
 
 
 def make_pool(client: SyncPrefectClient, name: str) -> str:
@@ -183,9 +191,10 @@ def _tell(text: str) -> None:
 
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if seconds < LEAST_SILENCE_SECONDS:
+    if not LEAST_SILENCE_SECONDS <= seconds < MOST_SILENCE_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"{text} s: a run beats every 30 s, so wait for at least {LEAST_SILENCE_SECONDS} s"
+            f"{text} s: a run beats every 30 s, so wait for at least {LEAST_SILENCE_SECONDS} s "
+            "and less than a day"
         )
     return seconds
 

@@ -65,7 +65,11 @@ def end(process: Started, grace_seconds: float) -> None:
 
 def members(process: Started) -> list[int]:
     """Living processes of the session; none where the leader's number now means another."""
-    if process.boot != _boot() or (_stat(process.pid) and not _is_leader(process)):
+    if (
+        process.pid < 2
+        or process.boot != _boot()
+        or (_stat(process.pid) and not _is_leader(process))
+    ):
         return []
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     stats = {number: _stat(number) for number in numbers}

@@ -87,8 +87,13 @@ def store_keys(home: Path) -> dict[str, str]:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump({"identities": [identity]}, file, indent=1)
         temporary.replace(path)
-    found: dict[str, str] = json.loads(path.read_text())["identities"][0]["credentials"][0]
-    return found
+    try:
+        found = json.loads(path.read_text())["identities"][0]["credentials"][0]
+        return {name: str(found[name]) for name in ("accessKey", "secretKey")}
+    except (ValueError, LookupError, TypeError) as error:
+        raise ServiceError(
+            f"{path} is damaged; remove it, and the store gets new keys at its next start"
+        ) from error
 
 
 def command(name: str, home: Path, ports: Mapping[str, int]) -> list[str]:

@@ -19,9 +19,11 @@ import time
 import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from fst_core.quiet import settle_environment
 from fst_core.storage import StorageError, make_bucket
@@ -47,8 +49,22 @@ GRACE_SECONDS = 25.0
 """SeaweedFS waits 15 s for its own open streams when it is asked to end."""
 TAIL_LINES = 15
 
-State = dict[str, dict[str, Any]]
-"""Name of a service -> port, pid, boot and start tick."""
+STATE = "services.json"
+
+
+class Entry(TypedDict):
+    """A service that was started."""
+
+    port: Annotated[int, Field(gt=0, lt=65536)]
+    s3_port: int
+    """Of the store, when it was started."""
+    pid: Annotated[int, Field(gt=1)]
+    boot: str
+    began: int
+
+
+State = dict[str, Entry]
+RECORD = TypeAdapter(dict[Annotated[str, Field(pattern=f"^({'|'.join(PORTS)})$")], Entry])
 
 
 def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
@@ -63,10 +79,10 @@ def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
     home.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(home):
         state = running(home)
-        missing = [name for name in _with_store(home, wanted) if name not in state]
+        missing = [name for name in _with_store(wanted) if name not in state]
         chosen = {name: ports.get(name, PORTS[name]) for name in missing}
         known = PORTS | dict(ports) | _ports(state)
-        _refuse_moves(state, ports)
+        _refuse_moves(home, state, known | dict(ports))
         _refuse_taken(home, chosen)
         begun: list[str] = []
         try:
@@ -75,7 +91,7 @@ def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
                 _start(home, state, name, known)
             for name in state:
                 _wait(home, name, state[name])
-            if "s3" in begun:
+            if "s3" in state:  # also where an earlier call died before it came to that
                 _make_bucket(home, state)
         except BaseException:
             for name in set(begun) & state.keys():
@@ -87,7 +103,7 @@ def up(home: Path, wanted: Collection[str], ports: Mapping[str, int]) -> State:
 
 def down(home: Path, wanted: Collection[str], grace_seconds: float = GRACE_SECONDS) -> list[str]:
     """End what `up` started in this home; the names of those that were running."""
-    if not home.is_dir():
+    if not (home / STATE).is_file():
         return []
     ended = []
     with _one_at_a_time(home):
@@ -112,19 +128,29 @@ def exports(home: Path, state: State) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in env.items())
 
 
-def _with_store(home: Path, wanted: Collection[str]) -> list[str]:
-    """MLflow keeps its artifacts in the store: on a first start that is started, too."""
-    first = "mlflow" in wanted and not keys_path(home).exists()
-    return [name for name in PORTS if name in wanted or (name == "s3" and first)]
+def _with_store(wanted: Collection[str]) -> list[str]:
+    """MLflow keeps its artifacts in the store: that is started, too."""
+    return [name for name in PORTS if name in wanted or (name == "s3" and "mlflow" in wanted)]
 
 
-def _refuse_moves(state: State, ports: Mapping[str, int]) -> None:
+def _refuse_moves(home: Path, state: State, ports: Mapping[str, int]) -> None:
+    """Raise if a running service would have to move, or the store from where MLflow seeks it."""
     for name, port in ports.items():
         if name in state and state[name]["port"] != port:
             raise ServiceError(
                 f"{TITLES[name]} already runs on port {state[name]['port']}; to move it to "
-                f"{port}, end it first: python -m infra.services down --only {name}"
+                f"{port}, end it first: {_down_line(home, name)}"
             )
+    sought = state["mlflow"]["s3_port"] if "mlflow" in state else ports["s3"]
+    if sought != ports["s3"]:
+        raise ServiceError(
+            f"MLflow runs and seeks its store on port {sought}; start the store there (--ports "
+            f"s3={sought}), or end MLflow first: {_down_line(home, 'mlflow')}"
+        )
+
+
+def _down_line(home: Path, name: str) -> str:
+    return f"python -m infra.services down --home {shlex.quote(str(home))} --only {name}"
 
 
 def _refuse_taken(home: Path, ports: Mapping[str, int]) -> None:
@@ -146,11 +172,17 @@ def _start(home: Path, state: State, name: str, ports: Mapping[str, int]) -> Non
     folder.mkdir(exist_ok=True)
     words, env = command(name, home, ports), environment(name, home, ports["s3"])
     process = start(words, env, folder, _log(home, name))
-    state[name] = {"port": ports[name], **asdict(process)}
+    state[name] = Entry(
+        port=ports[name],
+        s3_port=ports["s3"],
+        pid=process.pid,
+        boot=process.boot,
+        began=process.began,
+    )
     _write_state(home, state)
 
 
-def _wait(home: Path, name: str, entry: Mapping[str, Any]) -> None:
+def _wait(home: Path, name: str, entry: Entry) -> None:
     process, deadline = _process(entry), time.monotonic() + START_SECONDS
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while alive(process) and time.monotonic() < deadline:
@@ -178,20 +210,27 @@ def _ports(state: State) -> dict[str, int]:
     return {name: entry["port"] for name, entry in state.items()}
 
 
-def _process(entry: Mapping[str, Any]) -> Started:
+def _process(entry: Entry) -> Started:
     return Started(entry["pid"], entry["boot"], entry["began"])
 
 
 def _recorded(home: Path) -> State:
-    path = home / "services.json"
-    state: State = json.loads(path.read_text()) if path.exists() else {}
-    return state
+    path = home / STATE
+    if not path.exists():
+        return {}
+    try:
+        return RECORD.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise ServiceError(
+            f"{path} is damaged; end what it was about by hand ({home} is its folder), then remove "
+            "the file"
+        ) from error
 
 
 def _write_state(home: Path, state: State) -> None:
-    temporary = home / "services.json.new"
+    temporary = home / f"{STATE}.new"
     temporary.write_text(json.dumps(state, indent=1))
-    temporary.replace(home / "services.json")
+    temporary.replace(home / STATE)
 
 
 @contextmanager
@@ -216,6 +255,8 @@ def _port_choices(text: str) -> dict[str, int]:
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME=PORT,NAME=PORT") from error
     if not all(0 < port < 65536 for port in ports.values()):
         raise argparse.ArgumentTypeError(f"{text!r}: a port is 1 to 65535")
+    if len(set(ports.values())) < len(ports):
+        raise argparse.ArgumentTypeError(f"{text!r}: each needs a port of its own")
     return ports
 
 
@@ -264,6 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         args.perform(args.home.absolute(), args)
     except (ServiceError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        _tell("interrupted; what this call had begun is ended")
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ def cards() -> list[str]:
     """The cards that this process may use, by the name under which CUDA finds each."""
     faked = os.environ.get(FAKED)
     if faked is not None:
+        if not faked.isdecimal():
+            raise Refused(f"{FAKED} = {faked!r} is no number of cards; correct it, or unset it")
         return [str(index) for index in range(int(faked))]
     present = _present()
     visible = os.environ.get(VISIBLE)

@@ -129,8 +129,14 @@ def test_a_process_number_that_another_program_has_now_is_left_alone(home: Path)
         home.mkdir()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         for record in (
-            {"pid": bystander.pid, "boot": boot, "began": 1, "port": 1},
-            {"pid": bystander.pid, "boot": "before the reboot", "began": 1, "port": 1},
+            {"pid": bystander.pid, "boot": boot, "began": 1, "port": 1, "s3_port": 1},
+            {
+                "pid": bystander.pid,
+                "boot": "before the reboot",
+                "began": 1,
+                "port": 1,
+                "s3_port": 1,
+            },
         ):
             (home / "services.json").write_text(json.dumps({"s3": record}))
             assert running(home) == {}

@@ -231,8 +231,8 @@ def test_every_choice_is_of_its_own_stage_or_replayed_from_an_earlier_one(
         earlier = [stage for stage in stages if stage != now]
         assert all(stage < now for stage in earlier)
         wanted = round(0.5 * batch) if retention and now else 0
-        if retention == [REWEIGHT]:
-            assert min(now, wanted) <= len(earlier) <= wanted
+        if retention == [REWEIGHT]:  # a small reservoir may hold nothing of one of two tasks
+            assert min(1, wanted) <= len(earlier) <= wanted
         else:
             assert len(earlier) == wanted
     assert chooses_tasks or max(chosen) < rows

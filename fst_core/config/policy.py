@@ -45,9 +45,9 @@ class LoraConfig(ConfigModel):
     else. W stays the base model's, to which KL is taken, so no second copy of it is in memory.
     """
 
-    rank: int = Field(8, ge=1)
-    """Rows of A and columns of B."""
-    alpha: float = Field(16.0, gt=0)
+    rank: int = Field(8, ge=1, le=65_536)
+    """Rows of A and columns of B; at most the smaller side of the model's largest layer."""
+    alpha: float = Field(16.0, ge=1e-6, le=1e6)
     """The adapters' product is multiplied by alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of an adapter's inputs dropped in training passes; rollouts and scores drop none."""
@@ -94,6 +94,10 @@ class PolicyBase(ConfigModel):
     """Token limit of a completion."""
     batch_size: int = Field(256, ge=1)
     """Most sequences in one forward pass of the engine (sequences)."""
+    share_prefixes: bool = True
+    """Read what the rows of a pass begin with in common, such as contexts, once: in training passes
+    on one device, in KL to base, and in the transformers engine. Less time; results differ by
+    rounding."""
 
 
 class TinyPolicy(PolicyBase):

@@ -46,13 +46,14 @@ def add_adapters(model: PreTrainedModel, config: PolicyConfig, start: Path | Non
     Returns:
         The peft model around the same layers, which a trainer takes.
     Raises:
-        ConfigError: if the targets are no linear layers of the model, or `start` holds other
-            adapters.
+        ConfigError: if the rank is beyond the model, the targets are no linear layers of it, or
+            `start` holds other adapters.
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # optional, and heavy
 
     lora = config.lora
     assert lora is not None
+    _refuse_rank(model, lora.rank)
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -71,6 +72,18 @@ def add_adapters(model: PreTrainedModel, config: PolicyConfig, start: Path | Non
         _refuse_other(start, settings)
         _read(adapted, start)
     return adapted
+
+
+def _refuse_rank(model: PreTrainedModel, rank: int) -> None:
+    """Refuse a rank that no product of the model's layers could have, before it takes memory."""
+    head = model.get_output_embeddings()
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    most = max((min(layer.weight.shape) for layer in layers), default=rank)
+    if rank > most:
+        raise ConfigError(
+            f"policy.lora.rank = {rank}: no layer of the model has a higher rank than {most}; "
+            "lower it to that or less"
+        )
 
 
 def _refuse_targets(model: PreTrainedModel, found: list[str], targets: tuple[str, ...]) -> None:

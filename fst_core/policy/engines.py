@@ -36,7 +36,9 @@ def make_engine(
     if config.engine == "graph" or (config.engine == "auto" and on_gpu and not reason):
         dtype = sampling_dtype(config)
         return GraphEngine(model, tokenizer, stop_ids, config.batch_size, dtype)
-    return TransformersEngine(model, tokenizer, stop_ids, config.batch_size, config.autocast)
+    return TransformersEngine(
+        model, tokenizer, stop_ids, config.batch_size, config.autocast, config.share_prefixes
+    )
 
 
 def _vllm_engine(

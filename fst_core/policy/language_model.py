@@ -24,7 +24,8 @@ from fst_core.policy.adapters import add_adapters, hold_adapters, plain, with_me
 from fst_core.policy.base import Engine, Sampling, TokenScores
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate, refuse_missing_peft
-from fst_core.policy.transformers_engine import left_pad, looking, positions, window_of
+from fst_core.policy.prefix import behind_prefixes, positions, shares
+from fst_core.policy.transformers_engine import left_pad, looking, window_of
 from fst_core.quiet import quiet_libraries
 from fst_core.records import Completion
 
@@ -287,13 +288,13 @@ class LanguageModelPolicy:
         for i, tail in enumerate(tails):
             if tail:
                 mask_BT[i, -tail:] = 0
-        logits = model(
-            input_ids=ids_BT,
-            attention_mask=mask_BT,
-            position_ids=positions(mask_BT),
-            use_cache=False,
-            logits_to_keep=width + 1,
-        ).logits[:, :-1]
+        inputs = None
+        if self.config.share_prefixes and shares(model):
+            inputs = behind_prefixes(model, ids_BT, mask_BT, ids_BT.shape[1] - width)
+        if inputs is None:
+            inputs = {"input_ids": ids_BT, "attention_mask": mask_BT}
+            inputs |= {"position_ids": positions(mask_BT), "use_cache": False}
+        logits = model(**inputs, logits_to_keep=width + 1).logits[:, :-1]
         logp_BTV = torch.log_softmax(logits.float() / self.sampling.temperature, dim=-1)
         return logp_BTV, ids_BT[:, -width:]
 

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from fst_core.policy.base import Sampling
 from fst_core.policy.batched_engine import BatchedEngine, Drawn
 from fst_core.policy.noise import draw, seed_tensor
+from fst_core.policy.prefix import behind_prefixes, positions, shares
 
 
 def left_pad(
@@ -23,11 +24,6 @@ def left_pad(
         ids_BT[i, width - len(row) :] = torch.tensor(row, dtype=torch.long)
         mask_BT[i, width - len(row) :] = 1
     return ids_BT.to(device), mask_BT.to(device)
-
-
-def positions(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Position ids that ignore left padding, so that padding changes nothing."""
-    return (mask_BT.cumsum(-1) - 1).clamp(min=0)
 
 
 def window_of(model: PreTrainedModel) -> int:
@@ -57,10 +53,12 @@ class TransformersEngine(BatchedEngine):
         stop_ids: frozenset[int],
         batch_size: int,
         autocast: bool = False,
+        share_prefixes: bool = False,
     ):
         super().__init__(tokenizer, stop_ids, batch_size, window_of(model))
         self.model = model
         self.autocast = autocast
+        self.share_prefixes = share_prefixes and shares(model)
 
     def sync(self, version: int) -> None:
         """Nothing to do: the engine reads the trained tensors themselves."""
@@ -79,6 +77,11 @@ class TransformersEngine(BatchedEngine):
         ids_BT, mask_BT = left_pad(prompts, self._pad_id(), device)
         position_BT = positions(mask_BT)
         cache: Any = DynamicCache(config=self.model.config)
+        if self.share_prefixes:
+            behind = behind_prefixes(self.model, ids_BT, mask_BT, ids_BT.shape[1])
+            if behind is not None:
+                ids_BT, mask_BT = behind["input_ids"], behind["attention_mask"]
+                position_BT, cache = behind["position_ids"], behind["past_key_values"]
         noise_B2 = seed_tensor(seeds, device)
         stop = torch.tensor(sorted(self.stop_ids), device=device)
         live_B = torch.arange(len(prompts), device=device)

@@ -15,9 +15,11 @@ The draws of a seeded row do not depend on its neighbours, but vLLM batches rows
 that rounding, and then now and then a token, can differ with the neighbours and from other engines.
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -94,6 +96,18 @@ def load(path: str, revision: str | None, dtype: str, rows: int, settings: VllmC
             "policy.vllm (gpu_memory_utilization, max_model_len, sleep) or take another engine"
         ) from error
     return Loaded(llm)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: vLLM makes some objects a token, and none of them cycles."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def cast_parameters(
@@ -201,20 +215,17 @@ class VllmEngine:
                 stop_token_ids=sorted(self.stop_ids),
                 ignore_eos=not self.stop_ids,
                 logprobs=0,  # of the drawn token alone
+                flat_logprobs=True,  # one list a row, not one dict a token
                 detokenize=False,
+                skip_clone=True,  # nobody else holds it
             )
             for seed in seeds
         ]
         rows = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with preserved():
+        with preserved(), uncollected():
             answers = self.loaded.llm.generate(rows, settings, use_tqdm=False)
         drawn = [answer.outputs[0] for answer in answers]
-        tokens_B = [list(d.token_ids) for d in drawn]
-        logps_B = [
-            [step[token].logprob for token, step in zip(d.token_ids, d.logprobs, strict=True)]
-            for d in drawn
-        ]
-        return tokens_B, logps_B
+        return [list(d.token_ids) for d in drawn], [list(d.logprobs.logprobs) for d in drawn]
 
     def _sleep(self) -> None:
         if self.sleep_level:

@@ -24,6 +24,8 @@ class StepReport:
     step: int
     metrics: Mapping[str, float]
     rollouts: tuple[Rollout, ...]
+    replaced: tuple[tuple[Rollout, ...], ...] = ()
+    """Rollouts that as many others took the place of, by the engine call that drew the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class SlowPart(Protocol):
 
     def step(self, population: Population, problems: Sequence[Problem]) -> StepReport:
         """One optimizer step on B problems, its rollouts spread over the population's contexts.
+
+        Problems after the first B are given only where the settings' `refills` is not 0.
 
         Raises:
             TrainingDiverged: if the loss is not finite.

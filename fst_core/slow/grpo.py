@@ -11,8 +11,9 @@ These methods are overridden, named and typed as in TRL 1.16 (a test fails when 
 - `compute_loss`: TRL's loss on pieces of a micro-batch, each with its backward pass, so that a
   token budget and a retry with less memory give the gradient of the whole; the log-probabilities
   it computes are compared with the engine's.
-- `_get_per_token_logps_and_entropies`: keeps those log-probabilities, and passes over a batch
-  without gradients in pieces as large as those of the training step.
+- `_get_per_token_logps_and_entropies`: keeps those log-probabilities, reads the contexts of a pass
+  once (`fst_core.policy.prefix`), and passes over a batch without gradients in pieces as large as
+  those of the training step.
 
 The token losses, the optimizer and the schedule are TRL's, untouched. Where a loss is a mean over
 rows, a piece's is weighted by its share of the step's rows.
@@ -39,6 +40,7 @@ from fst_core.config.slow import GradientSettings, PolicyGradient
 from fst_core.environments.base import Judge
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.memory import Halving
+from fst_core.policy.prefix import behind_prefixes, shares
 from fst_core.records import Completion, Context, Population, Problem, seed_of, slots_for_group
 from fst_core.rollouts import messages_for
 from fst_core.slow.advantages import advantages, mixed
@@ -79,20 +81,20 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         self.by_tokens = slow.token_budget is not None
         self.pass_size = slow.token_budget or self.args.per_device_train_batch_size
         knob = "slow.token_budget" if self.by_tokens else "slow.micro_batch"
-        self.memory = Halving(knob, may_retry=self.accelerator.num_processes == 1)
+        alone = self.accelerator.num_processes == 1
+        self.memory = Halving(knob, may_retry=alone)
+        self.share_prefixes = (
+            policy.config.share_prefixes
+            and alone  # DDP takes one forward pass a backward
+            and not slow.gradient_checkpointing  # which keeps no keys and values
+            and not self.aux_loss_enabled
+            and shares(policy.model)
+        )
 
     def _generate_and_score_completions(self, inputs: Rows) -> dict[str, Any]:
-        assert self.population is not None and self.model is not None
-        group = cast(int, self.num_generations)
-        slot_G = slots_for_group(group, self.contexts)
+        assert self.model is not None
         first = self.accelerator.process_index * len(inputs)
-        self.rows = [
-            row_in_context(
-                self.problems[row["slot"] % len(self.problems)],
-                self.population.contexts[slot_G[(first + i) % group]],
-            )
-            for i, row in enumerate(inputs)
-        ]
+        self.rows = self.rows_of(inputs, first)
         batch = super()._generate_and_score_completions(self.rows)
         if not self.model.training:
             return batch
@@ -102,6 +104,22 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         batch["advantages"] = advantage_N[mine]
         batch["num_rows_in_batch"] = torch.tensor(len(advantage_N), device=advantage_N.device)
         return batch if alive_N is None else self.trained_on(batch, alive_N, mine)
+
+    def rows_of(self, inputs: Rows, first: int) -> Rows:
+        """This process's rows of the step, in their contexts; `first` is the number of its first.
+
+        The step's rows come problem by problem, and in a problem's group slot by slot.
+        """
+        assert self.population is not None
+        group = cast(int, self.num_generations)
+        slot_G = slots_for_group(group, self.contexts)
+        return [
+            row_in_context(
+                self.problems[row["slot"] % len(self.problems)],
+                self.population.contexts[slot_G[(first + i) % group]],
+            )
+            for i, row in enumerate(inputs)
+        ]
 
     def weigh(self, rewards_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Advantages (N,) of all processes' rollouts, and which of them are trained on (None: all).
@@ -159,7 +177,8 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
     ) -> Any:
         compute = super()._get_per_token_logps_and_entropies
         if batch_size is None:
-            found = compute(model, input_ids, attention_mask, logits_to_keep, **options)
+            found = self._behind_prefixes(model, input_ids, attention_mask, logits_to_keep)
+            found = found or compute(model, input_ids, attention_mask, logits_to_keep, **options)
             self.logp_BT = found[0]
             return found
         width = self._most(input_ids.shape[1]) if self.by_tokens else 1
@@ -169,6 +188,22 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
             return compute(model, input_ids, attention_mask, logits_to_keep, rows, **options)
 
         return self.memory.run(in_batches, self.pass_size)
+
+    def _behind_prefixes(
+        self, model: Any, ids_BT: torch.Tensor, mask_BT: torch.Tensor, completion: int
+    ) -> tuple[torch.Tensor, torch.Tensor, None] | None:
+        """What TRL computes of a pass, the rows' common prefixes read once; None if none pay."""
+        if not self.share_prefixes:
+            return None
+        with self.accelerator.autocast():
+            inputs = behind_prefixes(model, ids_BT, mask_BT, ids_BT.shape[1] - completion)
+            if inputs is None:
+                return None
+            labels_BS = inputs["input_ids"].clone()
+            labels_BS[:, :-completion] = -100
+            labels_BS[:, -completion:][mask_BT[:, -completion:] == 0] = -100
+            out = model(**inputs, labels=labels_BS, fused_lm_head=True)
+        return out.log_probs[:, -completion:], out.entropy[:, -completion:], None
 
     def _most(self, number: int) -> int:
         """The largest of a number over the processes, which all make as many passes."""

@@ -18,6 +18,8 @@ FEW_STEPS = [
     "policy.max_new_tokens=20",
 ]
 
+SAME = ("slow/loss", "slow/grad_norm", "slow/reward", "slow/zero_variance_frac")
+
 
 def steps(runs: Path, processes: int, slow: dict[str, Any]) -> list[dict[str, float]]:
     """The metrics of every slow step."""
@@ -35,6 +37,7 @@ def steps(runs: Path, processes: int, slow: dict[str, Any]) -> list[dict[str, fl
     [
         {"type": "grpo", "zero_variance": "drop", "token_budget": 150, "beta": 0.0},
         {"type": "hpt"},
+        {"type": "dapo", "max_resamples": 3},
     ],
     ids=lambda slow: str(slow["type"]),
 )
@@ -42,5 +45,8 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path, slow: dict[str, Any
     one, two = steps(tmp_path / "1", 1, slow), steps(tmp_path / "2", 2, slow)
     assert len(one) == 4 and max(m["slow/grad_norm"] for m in one) > 0.05
     for ours, theirs in zip(one, two, strict=True):
-        for name in ("slow/loss", "slow/grad_norm", "slow/reward", "slow/zero_variance_frac"):
+        assert theirs.keys() == ours.keys()
+        for name in {*SAME, "slow/replaced_groups"} & ours.keys():
             assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5)
+    drawn_anew = max(m.get("slow/replaced_groups", 0) for m in one)
+    assert bool(drawn_anew) == (slow["type"] == "dapo")

@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from fst_core.config import RunConfig
 from fst_core.environments.registry import make_environment
 from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.policy.prefix import behind_prefixes
 from fst_core.randomness import set_seeds
 from fst_core.records import seed_of
 from fst_core.slow.group import grpo_config
@@ -94,6 +95,7 @@ def config_of(**slow: Any) -> RunConfig:
     return tiny_config(
         fast={"type": "none"},
         environment={"type": "directives", "task": "echo", "required": []},
+        policy={"share_prefixes": False},  # which differs by rounding
         slow={"zero_variance": "keep", **slow},
     )
 
@@ -131,6 +133,31 @@ def test_no_fast_part_is_plain_grpo_bit_for_bit(tmp_path: Path, slow: dict[str, 
     start = LanguageModelPolicy(config.policy).model.state_dict()
     assert any(not torch.equal(start[name], theirs[name]) for name in start), "nothing was learned"
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_prefixes_read_once_change_a_step_by_rounding_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[bool] = []
+
+    def watched(*given: Any) -> Any:
+        found = behind_prefixes(*given)
+        reads.append(found is not None)
+        return found
+
+    monkeypatch.setattr("fst_core.slow.grpo.behind_prefixes", watched)
+    steps = []
+    for share in (True, False):
+        config = tiny_config(
+            policy={"share_prefixes": share},
+            contexts={"seed": "Answer the user. Say what you are asked to say, and no more."},
+            loop={"steps": 1, "cycle_steps": 1},
+        )
+        events = run(config, tmp_path / str(share))
+        steps.append(next(e["metrics"] for e in events if e["kind"] == "slow"))
+    assert reads == [True]
+    assert steps[0]["slow/grad_norm"] > 0
+    assert steps[0] == pytest.approx(steps[1], rel=1e-4, abs=1e-6)
 
 
 class PlainRloo(RLOOTrainer):

@@ -301,7 +301,9 @@ def test_one_target_may_stand_alone(targets: str) -> None:
     [
         ("rank=0", "policy.lora.rank: Input should be greater than or equal to 1"),
         ("dropout=1", "policy.lora.dropout: Input should be less than 1"),
-        ("alpha=0", "policy.lora.alpha: Input should be greater than 0"),
+        ("rank=65537", "policy.lora.rank: Input should be less than or equal to 65536"),
+        ("alpha=0", "policy.lora.alpha: Input should be greater than or equal to 0.000001"),
+        ("alpha=1e308", "policy.lora.alpha: Input should be less than or equal to 1000000"),
         ("targets=[]", "policy.lora.targets: "),
         ('targets=["all-linear","q_proj"]', '"all-linear" stands alone'),
         ("targets=3", "policy.lora.targets: must be a list"),
@@ -312,6 +314,15 @@ def test_a_setting_that_is_none_is_refused(change: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_config(SMOKE, "rl", [f"policy.lora.{change}"])
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_rank_beyond_every_layer_is_refused_before_it_takes_memory() -> None:
+    layers = full_policy().model.model.layers[0].modules()
+    most = max(min(m.weight.shape) for m in layers if isinstance(m, torch.nn.Linear))
+    assert policy_with(rank=most, targets=["q_proj"]).count_parameters()["trainable"]
+    for rank in (most + 1, 65_536):
+        with pytest.raises(ConfigError, match=rf"rank = {rank}: no layer .* rank than {most}; low"):
+            policy_with(rank=rank)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class Recorded:
 
     def generate(self, rows: list, settings: list, use_tqdm: bool) -> list:
         self.calls.append("generate")
-        drawn = SimpleNamespace(token_ids=[5], logprobs=[{5: SimpleNamespace(logprob=-1.0)}])
+        drawn = SimpleNamespace(token_ids=[5], logprobs=SimpleNamespace(logprobs=[-1.0]))
         return [SimpleNamespace(outputs=[drawn]) for _ in rows]
 
 

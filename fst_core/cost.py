@@ -1,8 +1,8 @@
 """What a run will cost, from its config alone: rollouts, tokens, steps, engine calls, disk.
 
-Upper bounds, except for the slow loop, whose rollouts are exact. Loads no torch: the number of
-parameters is read from the header of the weights' files, or from what else is known of the model
-(model_size.py). GPU time and memory: gpu_cost.py.
+Upper bounds; the slow loop's rollouts are exact where its settings never draw anew (`refills`).
+Loads no torch: the number of parameters is read from the header of the weights' files, or from what
+else is known of the model (model_size.py). GPU time and memory: gpu_cost.py.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def estimate(config: RunConfig) -> Cost:
         reflections=sum(s.reflections for s in searches),
         tokens=(slow + searched + evaluation) * config.policy.max_new_tokens + reflected,
         optimizer_steps=steps,
-        generate_calls=steps + looks + sum(s.calls for s in searches),
+        generate_calls=steps * (1 + config.slow.refills) + looks + sum(s.calls for s in searches),
         fast_phases=len(fast),
         idle_fast_phases=len(idle),
         evaluations=looks,
@@ -110,7 +110,7 @@ def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
     total = cost.slow_rollouts + cost.fast_rollouts + cost.evaluation_rollouts
     looks = f"at most {cost.evaluation_rollouts:,} in {cost.evaluations} evaluations"
     return [
-        ("slow rollouts", f"{cost.slow_rollouts:,}"),
+        ("slow rollouts", f"{'at most ' * (config.slow.refills > 0)}{cost.slow_rollouts:,}"),
         ("fast rollouts", f"at most {cost.fast_rollouts:,} in {cost.fast_phases} phases"),
         ("evaluation rollouts", looks),
         ("all rollouts", f"at most {total:,}"),
@@ -126,7 +126,8 @@ def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
 
 def _amounts(cost: Cost, config: RunConfig) -> Amounts:
     own = cost.reflections if isinstance(config.fast.writer, PolicyReflection) else 0
-    calls = cost.generate_calls - cost.optimizer_steps - cost.evaluations
+    slow_calls = cost.optimizer_steps * (1 + config.slow.refills)
+    calls = cost.generate_calls - slow_calls - cost.evaluations
     return Amounts(cost.slow_rollouts, cost.fast_rollouts, calls, cost.evaluation_rollouts, own)
 
 

@@ -55,13 +55,14 @@ def _hours(config: RunConfig, model: ModelSize, amounts: Amounts, share: float) 
         return passes * card.forward_seconds(parameters, rollouts * sum(lengths))
 
     fast_batch = min(config.policy.batch_size, amounts.fast / max(1, amounts.fast_calls))
+    trained = amounts.slow / (1 + config.slow.refills)
     written = amounts.reflections * _own_tokens(config) / max(1.0, lengths[1])
     seconds = {
         "slow, generation": generate(amounts.slow),
         "slow, training": card.train_seconds(
-            parameters, amounts.slow * sum(lengths), _load(config).checkpointed
+            parameters, trained * sum(lengths), _load(config).checkpointed
         )
-        + score(amounts.slow, int(_load(config).reference)),
+        + score(trained, int(_load(config).reference)),
         "fast, generation": generate(amounts.fast + written, max(1.0, fast_batch)),
         "evaluation": generate(amounts.evaluation)
         + score(amounts.evaluation, 2 * config.evaluation.kl),

@@ -29,7 +29,7 @@ SLOW: Mapping[str, Method] = {
     "none": Method("fst_core.config.slow:NoSlow", "fst_core.slow.registry:make_none"),
     "cispo": Method("fst_core.config.slow:CispoConfig", "fst_core.slow.group:GroupSlow"),
     "grpo": Method("fst_core.slow.objectives:Grpo", "fst_core.slow.group:GroupSlow"),
-    "dapo": Method("fst_core.slow.objectives:Dapo", "fst_core.slow.group:GroupSlow"),
+    "dapo": Method("fst_core.slow.objectives:Dapo", "fst_core.slow.resample:make"),
     "dr_grpo": Method("fst_core.slow.objectives:DrGrpo", "fst_core.slow.group:GroupSlow"),
     "gspo": Method("fst_core.slow.objectives:Gspo", "fst_core.slow.group:GroupSlow"),
     "rloo": Method("fst_core.slow.objectives:Rloo", "fst_core.slow.group:GroupSlow"),

@@ -2,9 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,11 +26,10 @@ from fst_core.config import (
     PolicyReflection,
     RunConfig,
     SequenceConfig,
-    SuiteConfig,
 )
 from fst_core.config.model import ConfigError
 from fst_core.curriculum.problems import Problems
-from fst_core.evaluation.reward import Evaluation, evaluate
+from fst_core.evaluation.measuring import Measured, Measuring
 from fst_core.fast.base import Evolution, FastPart, FastTools
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Entry, Journal
@@ -40,7 +41,6 @@ from fst_core.records import (
     Completion,
     Context,
     Population,
-    Problem,
     Rollout,
     seeded,
     to_json,
@@ -51,8 +51,6 @@ from fst_core.slow.base import SlowPart, TrainingDiverged
 
 PROBLEMS_MEASURED = 256
 """Train problems whose length decides how long a context may grow."""
-NO_CONTEXT = Context("")
-"""No system message beyond what a chat template adds by itself."""
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
 
@@ -152,6 +150,14 @@ class Session:
             for task in self.tasks.trained
             for problem in self.tasks.held_out(task.name, "validation", config.evaluation.problems)
         ]
+        self.measuring = Measuring(
+            config,
+            self.tasks,
+            self.held_out,
+            self.policy,
+            partial(self._roll_out, "evaluation"),
+            lambda pairs, seeds: self._roll_out("evaluation", pairs, seeds, self.policy.frozen),
+        )
         room = self._room_for_context()
         learner.do("build")
         self.slow: SlowPart | None = learner.slow
@@ -163,7 +169,7 @@ class Session:
         self.fast: FastPart | None = None
         if not isinstance(config.fast, NoFast):
             tools = FastTools(
-                self._fast_roll_out,
+                partial(self._roll_out, "fast"),
                 self.tasks.solution,
                 self._chat,
                 config.seed,
@@ -180,22 +186,23 @@ class Session:
             ContextTooLong: if the seed context does not fit.
         """
         seen = min(PROBLEMS_MEASURED, self.config.loop.steps * self.config.loop.problems_per_step)
-        problems = [*self.held_out, *map(self.tasks.train, range(seen)), *self._suite_problems()]
+        problems = [*self.measuring.held(), *map(self.tasks.train, range(seen))]
         bare = [self.policy.prompt_ids(messages_for(Context(""), p)) for p in problems]
         room = self.policy.window - self.policy.sampling.max_new_tokens - max(map(len, bare))
-        seed = self.policy.count_tokens(self.config.contexts.seed)
+        contexts, count = self.config.contexts, self.policy.count_tokens
+        seed, texts = count(contexts.seed), contexts.components or {}
         if seed > room:
+            name, longest = "contexts.seed", "contexts.seed"
+            if texts:
+                name = "contexts.components"
+                longest = f"{name}.{max(texts, key=lambda part: count(texts[part]))}"
             raise ContextTooLong(
-                f"contexts.seed has {seed} tokens, but the model's window of {self.policy.window} "
+                f"{name} has {seed} tokens, but the model's window of {self.policy.window} "
                 f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens = "
                 f"{self.policy.sampling.max_new_tokens}; lower policy.max_new_tokens, or shorten "
-                "contexts.seed or the problems"
+                f"{longest} or the problems"
             )
         return room
-
-    def _suite_problems(self) -> Iterator[Problem]:
-        for suite in self.config.evaluation.suites:
-            yield from self.tasks.held_out(suite.name, "test", suite.problems)
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder / "checkpoints")
@@ -264,11 +271,13 @@ class Session:
         assert self.slow is not None
         began = time.perf_counter()
         problems = self.problems.between(self.step_done, self.step_done + 1)
-        report = self.slow.step(self.population, problems)
-        if report.rollouts:
-            self._count("slow", [r.completion for r in report.rollouts])
+        further = self.problems.further(self.step_done).values()
+        report = self.slow.step(self.population, [*problems, *further])
+        calls = (report.rollouts, *report.replaced)
+        for rollouts in filter(None, calls):
+            self._count("slow", [r.completion for r in rollouts])
         self.step_done = report.step
-        self.problems.observe(report.step, report.rollouts)
+        self.problems.observe(report.step, list(chain(*calls)))
         reads = self.config.fast.reads
         self.recent = readable((*self.recent, *report.rollouts), report.step, reads)
         took = time.perf_counter() - began
@@ -281,89 +290,38 @@ class Session:
         self._record(("slow", {**fields, "ledger": asdict(self.ledger)}), *sample)
 
     def evaluate(self, step: int) -> None:
-        """Held-out measurements under the seed context and the population's best.
-
-        The first and the last also measure without any context, the suites, and (the last) the
-        base weights, on the same problems with the same sampling seeds.
-        """
-        settings, steps = self.config.evaluation, self.config.loop.steps
+        """Held-out measurements (see `Measuring.at`); they change no generator's state."""
         contexts = {"seed": Context(self.config.contexts.seed)}
         if self.config.has_contexts:
             contexts["best"] = self.population.best
-        ends = step in (0, steps)
-        bare = {"none": NO_CONTEXT} if ends and settings.ends else {}
         with preserved():
             set_seeds(self.config.seed, "evaluation", step)
-            for label, found, took in self._measure(step, {**contexts, **bare}):
-                self._record_measured("evaluation", step, label, found, took)
-                self._record(*self._sampled(f"evaluation-{label}", step, found.rollouts))
-            if step == steps and settings.ends and (self.fast or self.slow):
-                for label, found, took in self._measure(step, contexts, base=True):
-                    self._record_measured("quadrant", step, label, found, took, weights="base")
-            for suite in settings.suites if ends else ():
-                self._measure_suite(step, suite, {**contexts, "none": NO_CONTEXT})
+            for measured in self.measuring.at(step, contexts):
+                self._record_measured(step, measured)
 
-    def _measure(
-        self, step: int, contexts: Mapping[str, Context], base: bool = False
-    ) -> list[tuple[str, Evaluation, float]]:
-        """Validation problems under labelled contexts: (label, what was found, seconds)."""
-        settings = self.config.evaluation
-        scorer = self.policy if settings.kl and not base else None
-        roll_out = self._base_roll_out if base else self._evaluation_roll_out
-        seed = (self.config.seed, "evaluation", step)
-        return self._timed(
-            contexts,
-            lambda chosen: evaluate(
-                roll_out, chosen, self.held_out, settings.samples, seed, scorer
-            ),
-        )
-
-    def _measure_suite(
-        self, step: int, suite: SuiteConfig, contexts: Mapping[str, Context]
-    ) -> None:
-        problems = self.tasks.held_out(suite.name, "test", suite.problems)
-        chosen = {str(label): contexts[label] for label in suite.contexts if label in contexts}
-        seed = (self.config.seed, f"suite {suite.name}", step)
-        about = {"suite": suite.name, "axis": suite.axis, "environment": suite.name}
-        for label, found, took in self._timed(
-            chosen,
-            lambda cs: evaluate(self._evaluation_roll_out, cs, problems, suite.samples, seed),
-        ):
-            self._record_measured("suite", step, label, found, took, **about)
-
-    def _timed(
-        self,
-        contexts: Mapping[str, Context],
-        measure: Callable[[Sequence[Context]], list[Evaluation]],
-    ) -> list[tuple[str, Evaluation, float]]:
-        """Measure distinct contexts once; every label gets its context's result."""
-        began = time.perf_counter()
-        results = measure(list({c.id: c for c in contexts.values()}.values()))
-        took = time.perf_counter() - began
-        self.seconds.evaluation += took
-        by_id = {result.context.id: result for result in results}
-        return [(label, by_id[c.id], took / len(contexts)) for label, c in contexts.items()]
-
-    def _record_measured(
-        self, kind: str, step: int, label: str, found: Evaluation, took: float, **about: str
-    ) -> None:
+    def _record_measured(self, step: int, measured: Measured) -> None:
+        kind, label, found = measured.kind, measured.label, measured.found
+        self.seconds.evaluation += measured.seconds
         odd = [f"{n} is {value}" for n, value in found.metrics.items() if not math.isfinite(value)]
         if odd:
             raise TrainingDiverged(
                 f"training diverged by step {step} ({'; '.join(odd)} under the {label} context); "
                 "lower slow.learning_rate, then run again: the last checkpoint is intact"
             )
-        fields: dict[str, Any] = {"step": step, **about, "context": label}
+        fields: dict[str, Any] = {"step": step, **measured.about, "context": label}
         fields |= {"context_id": found.context.id, "metrics": found.metrics}
         fields |= {"tasks": found.tasks} if found.tasks else {}
-        fields |= {"rewards": found.rewards, "seconds": took, "ledger": asdict(self.ledger)}
-        self._record((kind, fields))
+        fields |= {"rewards": found.rewards, "seconds": measured.seconds}
+        self._record((kind, {**fields, "ledger": asdict(self.ledger)}))
+        if kind == "evaluation":
+            self._record(*self._sampled(f"evaluation-{label}", step, found.rollouts))
 
     # Boundaries
 
     def save(self) -> None:
         """Write a checkpoint of everything up to here."""
         began = time.perf_counter()
+        self.journal.sync()  # a checkpoint names its last event
         state = State(
             self.step_done,
             self.next_phase,
@@ -394,15 +352,6 @@ class Session:
         if not isinstance(sequence, SequenceConfig) or not sequence.told:
             return False
         return step > 0 and step % sequence.task_steps == 0
-
-    def _fast_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
-        return self._roll_out("fast", pairs, seeds)
-
-    def _evaluation_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
-        return self._roll_out("evaluation", pairs, seeds)
-
-    def _base_roll_out(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[Rollout]:
-        return self._roll_out("evaluation", pairs, seeds, self.policy.frozen)
 
     def _roll_out(
         self,

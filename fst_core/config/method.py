@@ -66,9 +66,14 @@ class FastSettings(MethodSettings):
 class SlowSettings(MethodSettings):
     """Settings of a slow part."""
 
+    @property
+    def refills(self) -> int:
+        """How often at most one slow step draws other problems in the place of some of its own."""
+        return 0
+
     def rollouts(self, run: "RunConfig") -> int:
-        """Policy rollouts of one slow step."""
-        return run.loop.problems_per_step * run.loop.group_size
+        """Policy rollouts of one slow step; where it `refills`, at most."""
+        return (1 + self.refills) * run.loop.problems_per_step * run.loop.group_size
 
     def refuse_rows(self, rows: int, whose: str) -> None:
         """Refuse a number of rollouts that one process cannot train on at once.

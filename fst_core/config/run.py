@@ -233,6 +233,11 @@ class RunConfig(ConfigModel):
         return not isinstance(self.fast, NoFast) or self.contexts.start_from is not None
 
     @property
+    def learns(self) -> bool:
+        """Whether a fast or a slow part is at work."""
+        return not (isinstance(self.fast, NoFast) and isinstance(self.slow, NoSlow))
+
+    @property
     def id(self) -> str:
         """Folder name of the run: arm and seed."""
         return f"{self.arm}-s{self.seed}"
@@ -314,6 +319,12 @@ def _override(data: dict[str, Any], assignment: str) -> dict[str, Any]:
         parsed: Any = json.loads(value)
     except json.JSONDecodeError:
         parsed = value
+    try:
+        json.dumps([key, parsed], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"override {assignment!r} holds a lone surrogate, which no text may; write it in UTF-8"
+        ) from error
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return merge(data, parsed)

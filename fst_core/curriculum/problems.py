@@ -1,5 +1,6 @@
 """The problems of slow steps: the training stream as the curriculum has ordered it."""
 
+import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -9,7 +10,7 @@ from fst_core.config import RunConfig
 from fst_core.curriculum.base import Curriculum, Outcome, StreamTools
 from fst_core.curriculum.registry import make_curriculum
 from fst_core.environments.tasks import Tasks
-from fst_core.records import Problem, Rollout
+from fst_core.records import Problem, Rollout, seed_of
 
 
 class Problems:
@@ -17,6 +18,7 @@ class Problems:
 
     def __init__(self, run: RunConfig, tasks: Tasks):
         self.loop, self.tasks = run.loop, tasks
+        self.seed, self.most_further = run.seed, run.slow.refills * run.loop.problems_per_step
         tools = StreamTools(run, tasks.layout, tasks.is_first)
         self.curriculum: Curriculum = make_curriculum(tools)
         self.first = 0
@@ -37,14 +39,39 @@ class Problems:
             self.first, self.positions = begin, self.curriculum.choose(range(begin, end))
         return self.positions[first - self.first : last - self.first]
 
+    def further(self, step: int) -> dict[int, Problem]:
+        """By position, what slow step `step` (from 0) may draw beside its own problems.
+
+        Others of its cycle, and in a sequence of its stage, each once and in a random order.
+        """
+        batch = self.loop.problems_per_step
+        own = self._positions(step * batch, (step + 1) * batch) if self.most_further else []
+        seen = {self.tasks.train(position).id for position in own}
+        found: dict[int, Problem] = {}
+        for position in self._shuffled(step) if own else ():
+            problem = self.tasks.train(position)
+            if problem.id not in seen and len(found) < self.most_further:
+                found[position] = problem
+                seen.add(problem.id)
+        return found
+
+    def _shuffled(self, step: int) -> list[int]:
+        """The positions at the slots of a step's stage in the cycle under way."""
+        slots = range(self.first, self.first + len(self.positions))
+        first = step * self.loop.problems_per_step
+        part = next(part for _, part in self.tasks.layout.stages(slots) if first in part)
+        chosen = sorted({self.positions[slot - self.first] for slot in part})
+        random.Random(seed_of(self.seed, "further", step)).shuffle(chosen)
+        return chosen
+
     def observe(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Tell the curriculum of slow step `step` (from 1)."""
+        """Tell the curriculum of slow step `step` (from 1), whose rollouts these all are."""
         batch = self.loop.problems_per_step
         positions = self._positions((step - 1) * batch, step * batch)
         rewards: dict[str, list[float]] = defaultdict(list)
         for rollout in rollouts:
             rewards[rollout.problem_id].append(rollout.verdict.reward)
-        problems = {p: self.tasks.train(p) for p in positions}
+        problems = {p: self.tasks.train(p) for p in positions} | self.further(step - 1)
         self.curriculum.observe(
             [
                 outcome(position, problem, step, rewards[problem.id])

@@ -46,3 +46,13 @@ def mixed(
     rewards_BW = blocks(rewards_N, settings.baseline, group, contexts)
     mixed_B = rewards_BW.amax(1) > rewards_BW.amin(1)
     return mixed_B.repeat_interleave(rewards_BW.shape[1])
+
+
+def unequal(
+    rewards_N: torch.Tensor, settings: PolicyGradient, group: int, contexts: int
+) -> torch.Tensor:
+    """Which problems (P,) have unequal rewards: in their group, or under one of its contexts where
+    that is the baseline."""
+    width = group // contexts if settings.baseline == "context" else group
+    rewards_PBW = rewards_N.view(-1, group // width, width)
+    return (rewards_PBW.amax(2) > rewards_PBW.amin(2)).any(1)

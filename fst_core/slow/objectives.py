@@ -6,11 +6,14 @@ engine drew with. What differs then is the advantage A and what the sum over tok
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from fst_core.config.slow import PolicyGradient
+
+if TYPE_CHECKING:
+    from fst_core.config.run import RunConfig
 
 
 class ClippedObjective(PolicyGradient):
@@ -49,11 +52,16 @@ class Dapo(ClippedObjective):
     """DAPO (arXiv 2503.14476).
 
     GRPO's advantage and an asymmetric clip, the mean over all tokens of the step instead of over
-    each completion first, and no KL. The paper's dynamic sampling draws until the batch is full of
-    groups with unequal rewards; here such groups only are trained on, and none is drawn anew, so a
-    step may have fewer. The reward for length (overlong shaping) is left out. The clip is inert
-    with one update per batch, unless `mismatch = "correct"`.
-    Cost: that of cispo with beta = 0; less where groups are dropped.
+    each completion first, and no KL. Dynamic sampling (section 3.2) keeps a group where
+    min r < max r, and draws other problems in the place of the rest until the batch is full: at
+    most `max_resamples` times, by default never, so that a step may train on fewer. The paper
+    draws unseen problems; here they are others of the step's cycle (and stage), drawn at random
+    without replacement, which may also come at their own step, so that contexts and data pools
+    hold for them. Metrics, and fast parts that read slow rollouts, see the batch as it is trained
+    on; the curriculum learns of every group. The reward for length (overlong shaping) is left out.
+    The clip is inert with one update per batch, unless `mismatch = "correct"`.
+    Cost: that of cispo with beta = 0; less where groups are dropped. A group drawn anew costs G
+    rollouts more, so a step at most 1 + max_resamples times its rollouts and engine calls.
     """
 
     type: Literal["dapo"] = "dapo"
@@ -61,6 +69,24 @@ class Dapo(ClippedObjective):
     """How far above 1 an importance weight counts (clip-higher)."""
     zero_variance: Literal["drop", "keep"] = "drop"
     """Groups whose rewards are all equal: dropped from the batch, or kept in the token count."""
+    max_resamples: int = Field(0, ge=0, exclude_if=lambda most: most == 0)
+    """How often a step may draw other problems in the place of groups whose rewards are all equal;
+    those left after that, or when the cycle has no other problem, are as `zero_variance` says."""
+
+    @property
+    def refills(self) -> int:
+        """See `SlowSettings`."""
+        return self.max_resamples
+
+    def refuse(self, run: "RunConfig") -> None:
+        """Also refuse other problems where a cycle has none; see `MethodSettings`."""
+        super().refuse(run)
+        if self.max_resamples and run.loop.cycle_steps == 1:
+            raise ValueError(
+                f"slow.max_resamples = {self.max_resamples} draws other problems of a step's "
+                "cycle, and loop.cycle_steps = 1 leaves none; raise loop.cycle_steps, or set "
+                "slow.max_resamples = 0"
+            )
 
 
 class DrGrpo(ClippedObjective):

@@ -27,6 +27,7 @@ from fst_core.fast.gepa import GepaFast
 from fst_core.fast.language_model import prompt_for
 from fst_core.fast.reflection import Example, Gate, Job, Peer, Proposal
 from fst_core.fast.rules import Rules
+from fst_core.policy.base import ContextTooLong
 from fst_core.records import (
     Context,
     content_id,
@@ -38,7 +39,7 @@ from fst_core.records import (
 )
 from fst_core.report.contexts import run_contexts
 from fst_core.report.runs import read_run
-from fst_core.session import first_population
+from fst_core.session import Session, first_population
 from fst_core.tracking import sync
 from tests.journals import end
 from tests.journals import start as begin
@@ -144,6 +145,24 @@ MERGING = {"merge": True, "anchors": 5}
 def test_what_cannot_work_is_refused_with_the_remedy(tables, told):
     with pytest.raises(ValidationError, match=told):
         tiny_config(**tables)
+
+
+@pytest.mark.parametrize(
+    ("contexts", "named", "shorten"),
+    [
+        ({"seed": "word " * 900}, "contexts.seed", "contexts.seed"),
+        (
+            {"components": {"role": "word " * 9, "format": "word " * 900}},
+            "contexts.components",
+            "contexts.components.format",
+        ),
+    ],
+)
+def test_a_start_beyond_the_window_is_named(contexts, named, shorten, tmp_path):
+    told = rf"^{named} has \d+ tokens, .*, or shorten {shorten} or the problems$"
+    config = tiny_config(contexts=contexts)
+    with pytest.raises(ContextTooLong, match=told), Session(config, tmp_path / "run"):
+        """It does not open."""
 
 
 def test_what_can_work_is_not_refused():

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fst_core.config import (
@@ -187,6 +189,34 @@ def test_rules_that_can_propose_nothing_are_refused() -> None:
 )
 def test_what_toml_wants_is_said_plainly(change: str, told: str) -> None:
     assert refused(change) == told
+
+
+LONE = st.integers(0xD800, 0xDFFF).map(chr)
+
+
+@given(
+    LONE,
+    st.sampled_from(
+        ["{}", "a{}b", '"{}"', '["{}"]', '{{"format": "{}"}}', '{{"{}": "x"}}', '{{"a": ["{}"]}}']
+    ),
+    st.sampled_from(["contexts.seed", "contexts.components", "why", "data", "study.arms", "x{}"]),
+    st.booleans(),
+)
+def test_text_that_no_file_could_hold_is_refused(
+    lone: str, value: str, key: str, escaped: bool
+) -> None:
+    written = f"\\u{ord(lone):04x}" if escaped and '"' in value else lone
+    change = f"{key.format(lone)}={value.format(written)}"
+    told = refused(change)
+    said = "holds a lone surrogate, which no text may; write it in UTF-8"
+    assert told == f"override {change!r} {said}"
+    told.encode()
+
+
+def test_text_beyond_the_basic_plane_is_kept() -> None:
+    for written in ("\U0001f600", "\\ud83d\\ude00"):
+        config, _ = load_config(DEMO, "fst", [f'contexts.seed="{written}"'])
+        assert config.contexts.seed == "\U0001f600"
 
 
 def test_a_list_is_not_called_short_for_an_item_that_was_refused() -> None:

@@ -156,9 +156,11 @@ def test_on_policy_the_gradient_is_that_of_minus_a_log_pi(tmp_path: Path, kind: 
     }.get(kind, mask.sum())
     step.model.zero_grad()
     (per_token / normaliser).sum().backward()
-    assert max(g.abs().max().item() for g in step.gradient.values()) > 1e-4
+    largest = max(g.abs().max().item() for g in step.gradient.values())
+    assert largest > 1e-4
+    within = {"rtol": 1e-3, "atol": max(1e-6, 1e-5 * largest)}  # sums over rows, other roundings
     for name, parameter in step.model.named_parameters():
-        torch.testing.assert_close(step.gradient[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(step.gradient[name], parameter.grad, **within)
 
 
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "gspo", "rloo", "dapo"])

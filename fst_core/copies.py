@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,7 @@ def _open_all(folder: Path, stack: ExitStack) -> Copy:
         data = data[: data.rfind(b"\n") + 1]  # the rest of a line that is being written
         files[name] = replace(source, size=len(data))
     else:
-        data = gzip.decompress(data)
+        data = _unpacked(folder, data)
     newest = int(kept[-1].name) if kept else -1
     return Copy(run_of(data), _position_of(data, newest), files)
 
@@ -106,11 +107,22 @@ def read_content(source: Source) -> Content:
 
 
 def journal_of(folder: Path) -> bytes:
-    """A folder's journal, unpacked; empty without one."""
+    """A folder's journal, unpacked; empty without one.
+
+    Raises:
+        StorageError: if a packed one is damaged.
+    """
     packed = folder / PACKED
     if (folder / JOURNAL).is_file():
         return (folder / JOURNAL).read_bytes()
-    return gzip.decompress(packed.read_bytes()) if packed.is_file() else b""
+    return _unpacked(folder, packed.read_bytes()) if packed.is_file() else b""
+
+
+def _unpacked(folder: Path, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise StorageError(f"{folder / PACKED} is damaged ({error}); remove it") from error
 
 
 def position(folder: Path) -> Position:

@@ -23,7 +23,9 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ def read_events(path: Path) -> list[Event]:
             raise JournalError(f"{path}:{number}: damaged line ({error})") from error
         if not isinstance(event, dict) or not {"seq", "kind"} <= event.keys():
             raise JournalError(f"{path}:{number}: the line is no event")
+        if event["kind"] == "rewind" and type(event.get("to")) is not int:
+            raise JournalError(f"{path}:{number}: damaged line (a rewind without a number 'to')")
         if event["seq"] != len(events):
             raise JournalError(f"{path}:{number}: sequence {event['seq']}, expected {len(events)}")
         events.append(event)
@@ -97,7 +101,12 @@ def comparable(events: list[Event]) -> list[Event]:
 
 
 class Journal:
-    """The one writer of a run's journal; every append is flushed and synced to disk."""
+    """The one writer of a run's journal.
+
+    An append is written when it returns, so that it outlives the process, and is synced to disk
+    behind the caller's back: the next append waits for that, so a machine that loses power loses
+    the last append at most. `sync`, which comes before a checkpoint, and `close` wait for it too.
+    """
 
     def __init__(self, path: Path):
         events = read_events(path)
@@ -106,6 +115,8 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._cut_torn_line()
         self._file = path.open("ab", buffering=0)
+        self._syncer = ThreadPoolExecutor(1, "journal")
+        self._syncing: Future[None] | None = None
 
     def _cut_torn_line(self) -> None:
         if not self.path.exists():
@@ -116,11 +127,11 @@ class Journal:
             os.truncate(self.path, whole)
 
     def append(self, kind: str, fields: Mapping[str, Any]) -> Event:
-        """Write one event durably and return it (see `append_all`)."""
+        """Write one event and return it (see `append_all`)."""
         return self.append_all([(kind, fields)])[0]
 
     def append_all(self, entries: Sequence[Entry]) -> list[Event]:
-        """Write events durably, with one sync, and return them.
+        """Write events, with one sync, and return them.
 
         Raises:
             JournalError: if a field is not finite, or the disk is full or not writable; what was
@@ -131,18 +142,35 @@ class Journal:
             for seq, (kind, fields) in enumerate(entries, self.next_seq)
         ]
         data = b"".join(map(self._line, events))
-        try:
+        self.sync()
+        with self._explained():
             written = 0
             while written < len(data):
                 written += self._file.write(data[written:])
-            os.fsync(self._file.fileno())
+        self._syncing = self._syncer.submit(os.fsync, self._file.fileno())
+        self.next_seq += len(events)
+        return events
+
+    def sync(self) -> None:
+        """Wait until everything that was appended is on disk.
+
+        Raises:
+            JournalError: if the disk is full or not writable.
+        """
+        if self._syncing is not None:
+            with self._explained():
+                self._syncing.result()
+            self._syncing = None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise JournalError(
                 f"{self.path} could not be written: {error.strerror}; nothing before it is lost, "
                 "so free some space and run the same command again"
             ) from error
-        self.next_seq += len(events)
-        return events
 
     def _line(self, event: Event) -> bytes:
         try:
@@ -159,4 +187,13 @@ class Journal:
             self.append("rewind", {"to": to})
 
     def close(self) -> None:
-        self._file.close()
+        """Sync what is left and close the file.
+
+        Raises:
+            JournalError: if that sync fails; the file is closed all the same.
+        """
+        try:
+            self.sync()
+        finally:
+            self._syncer.shutdown()
+            self._file.close()

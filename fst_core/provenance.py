@@ -1,6 +1,5 @@
 """Where a run's numbers come from: config, code revision, versions, data."""
 
-import hashlib
 import importlib.metadata
 import json
 import platform
@@ -9,8 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fst_core.config import RunConfig
-from fst_core.records import Problem, content_id
+from fst_core.config import RunConfig, environment_name
+from fst_core.environments.pools import MANIFEST, sha256_of
+from fst_core.environments.tasks import task_configs
+from fst_core.records import SPLITS, Problem, content_id
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "gepa", "reasoning-gym", "vllm", "fst-lab")
 RUN_PROPERTIES = frozenset({"why", "threads", "data"})
@@ -49,11 +50,24 @@ def versions() -> dict[str, str]:
     return found
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, by relative path."""
+def data_hashes(config: RunConfig) -> dict[str, str]:
+    """SHA-256 of every file that a run reads problems from.
+
+    A pool's files go by their path below `data`, any other by the path in the config; a data set
+    that comes from the hub has none.
+    """
+    tasks = task_configs(config)
+    if config.data:
+        root = Path(config.data)
+        sources = [root / environment_name(task) for task in tasks]
+    else:
+        root = Path()
+        sources = [Path(given) for task in tasks if (given := getattr(task, "path", None))]
+    names = (MANIFEST, *(f"{split}.jsonl" for split in SPLITS))
+    paths = {path for source in sources for path in (source, *(source / name for name in names))}
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(root) if path.is_relative_to(root) else path): sha256_of(path)
+        for path in sorted(paths)
         if path.is_file()
     }
 
@@ -71,7 +85,7 @@ def provenance(
         "config": config.model_dump(mode="json"),
         "git": git_revision(),
         "versions": versions(),
-        "data": file_hashes(Path(config.data)) if config.data else {},
+        "data": data_hashes(config),
         "problems": {
             "train": content_id(*(p.id for p in train)),
             "validation": content_id(*(p.id for p in validation)),

@@ -184,7 +184,8 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
         changed = ", ".join(differences(before, now))
         raise RunMismatch(
             f"{folder} holds a run of another config ({changed}); give this one another name "
-            "(--set name=...) or start afresh with --fresh"
+            "(name=..., by --set or in a deployment's overrides) or, on a command line, start "
+            "afresh with --fresh"
         )
 
 

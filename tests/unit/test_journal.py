@@ -1,8 +1,11 @@
+import errno
 import gzip
 import json
 import resource
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -65,6 +68,7 @@ def test_comparable_ignores_clocks_only(tmp_path: Path) -> None:
     [
         ("{]", "damaged line"),
         (json.dumps({"seq": 7, "kind": "a"}), "sequence 7, expected 1"),
+        (json.dumps({"seq": 1, "kind": "rewind"}), "damaged line .*a rewind without a number 'to'"),
         ("3", "the line is no event"),
         ("{}", "the line is no event"),
     ],
@@ -93,13 +97,59 @@ def test_events_written_together_are_as_if_written_one_by_one_with_one_sync(
     monkeypatch.setattr("fst_core.journal.os.fsync", synced.append)
     together, single = Journal(tmp_path / "1.jsonl"), Journal(tmp_path / "2.jsonl")
     made = together.append_all([("a", {"x": 1}), ("b", {"x": 2})])
+    together.sync()
     assert len(synced) == 1
     single.append("a", {"x": 1})
     single.append("b", {"x": 2})
+    single.sync()
     assert len(synced) == 3
     events = read_events(together.path)
     assert events == made and together.next_seq == 2
     assert comparable(events) == comparable(read_events(single.path))
+
+
+class Slow:
+    """A disk whose sync ends when told to."""
+
+    def __init__(self, error: OSError | None = None):
+        self.go, self.done, self.error = Event(), 0, error
+
+    def __call__(self, descriptor: int) -> None:
+        assert self.go.wait(30)
+        if self.error:
+            raise self.error
+        self.done += 1
+
+
+def test_an_append_is_written_before_it_is_synced_and_the_next_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Slow()
+    monkeypatch.setattr("fst_core.journal.os.fsync", disk)
+    journal = written(tmp_path / "journal.jsonl", "a")
+    assert [e["kind"] for e in read_events(journal.path)] == ["a"] and disk.done == 0
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(journal.append, "b", {})
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.2)
+        assert [e["kind"] for e in read_events(journal.path)] == ["a"]
+        disk.go.set()
+        second.result(timeout=30)
+    journal.close()
+    assert disk.done == 2 and [e["kind"] for e in read_events(journal.path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("call", ["append", "sync", "close"])
+def test_a_sync_that_failed_is_told_by_whatever_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    disk = Slow(OSError(errno.ENOSPC, "No space left on device"))
+    disk.go.set()
+    monkeypatch.setattr("fst_core.journal.os.fsync", disk)
+    journal = written(tmp_path / "journal.jsonl", "a")
+    with pytest.raises(JournalError, match="No space left on device; nothing before it is lost"):
+        getattr(journal, call)(*(("b", {}) if call == "append" else ()))
+    assert [e["kind"] for e in read_events(journal.path)] == ["a"] and journal.next_seq == 1
 
 
 def test_nothing_is_written_of_events_of_which_one_cannot_be(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ Which of them the FST paper's Physics is, its text as known here does not say.
 """
 
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fst_core.config.imported import ChoicesConfig
 from fst_core.environments.errors import DataError
 from fst_core.environments.graders import choice_of
-from fst_core.environments.imported import Held, as_answer, asked, by_split, tagged, verdict
-from fst_core.environments.published import Row, rows_of, text_at, value_at
+from fst_core.environments.imported import Published, asked, tagged, verdict
+from fst_core.environments.published import Row, plain_text, text_at, value_at
 from fst_core.records import Problem, Verdict, content_id
 
 LETTERS = string.ascii_uppercase
@@ -30,19 +30,8 @@ WRONG_CHOICE = "The chosen letter is wrong."
 ONE_LETTER = "The answer must be the letter of one choice."
 
 
-class ChoicesEnvironment(Held):
+class ChoicesEnvironment(Published[ChoicesConfig]):
     """Questions with lettered choices; reward 1 for the letter of the right one."""
-
-    def __init__(self, config: ChoicesConfig, load: bool = True) -> None:
-        """Read all questions; `load=False` makes an environment that only judges.
-
-        Raises:
-            DataError: naming file and row, for a row outside the layout or an empty split.
-        """
-        self.config = config
-        source = config.path or config.hub or ""
-        problems = by_split(config, self._read(), source) if load else {}
-        super().__init__(config.name, problems)
 
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """1 for the right letter, else 0 and what was wrong; never the reference."""
@@ -56,15 +45,6 @@ class ChoicesEnvironment(Held):
             wrong = NO_CHOICE
         return verdict(reading, letter == problem.reference, [wrong], ONE_LETTER)
 
-    def solution(self, problem: Problem) -> str:
-        """The right letter in the form the judge wants."""
-        return as_answer(self.config, problem.reference)
-
-    def _read(self) -> Iterator[Problem]:
-        for where, row in rows_of(self.config):
-            if self._kept(row):
-                yield self._problem(where, row)
-
     def _kept(self, row: Row) -> bool:
         for column, wanted in self.config.keep.items():
             values = (wanted,) if isinstance(wanted, str) else wanted
@@ -72,7 +52,9 @@ class ChoicesEnvironment(Held):
                 return False
         return True
 
-    def _problem(self, where: str, row: Row) -> Problem:
+    def _problem(self, where: str, row: Row) -> Problem | None:
+        if not self._kept(row):
+            return None
         question = text_at(where, row, self.config.question)
         choices = choices_in(where, row, self.config.choices)
         key = right_choice(where, row, self.config.key, list(choices))
@@ -90,16 +72,26 @@ def choices_in(where: str, row: Mapping[str, Any], column: str) -> dict[str, str
     """The choices by letter, in their order.
 
     Raises:
-        DataError: if the column is no list of two texts or more, nor lists `text` and `label`.
+        DataError: if the column is no list of two texts or more, nor lists `text` and `label`; if
+            a choice is empty, or two are equal or have one label.
     """
     value = value_at(row, column)
-    texts = value.get("text") if isinstance(value, Mapping) else value
-    labels = value.get("label") if isinstance(value, Mapping) else LETTERS[: len(texts or "")]
-    if not isinstance(texts, list) or not 2 <= len(texts) <= len(LETTERS):
+    listed = value.get("text") if isinstance(value, Mapping) else value
+    if not isinstance(listed, list) or not 2 <= len(listed) <= len(LETTERS):
         raise DataError(f"{where}: {column!r} must be a list of 2 to {len(LETTERS)} choices")
-    if len(labels or "") != len(texts) or not set(map(str, labels or "")) <= set(LETTERS):
-        raise DataError(f"{where}: {column!r} must label each of its choices with a letter")
-    return {str(label): str(text).strip() for label, text in zip(labels or "", texts, strict=True)}
+    labels = value.get("label") if isinstance(value, Mapping) else LETTERS[: len(listed)]
+    letters = [str(label) for label in labels] if isinstance(labels, list | str) else []
+    if len(letters) != len(listed) or len(set(LETTERS).intersection(letters)) != len(listed):
+        raise DataError(
+            f"{where}: {column!r} must label each of its choices with a letter of its own"
+        )
+    texts = list(map(plain_text, listed))
+    if not all(texts) or len(set(texts)) < len(texts):
+        raise DataError(
+            f"{where}: {column!r} must hold choices that differ, each text that is not empty or a "
+            "number; correct the row, or leave it out"
+        )
+    return dict(zip(letters, texts, strict=True))
 
 
 def right_choice(where: str, row: Mapping[str, Any], column: str, letters: list[str]) -> str:
@@ -109,7 +101,7 @@ def right_choice(where: str, row: Mapping[str, Any], column: str, letters: list[
         DataError: if the column names none of the choices.
     """
     value = value_at(row, column)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(letters):
+    if type(value) is int and 0 <= value < len(letters):
         return letters[value]
     letter = value.strip(" ().").upper() if isinstance(value, str) else ""
     if letter not in letters or not letter:

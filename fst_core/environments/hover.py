@@ -17,13 +17,14 @@ Claims made from one HotpotQA question (hpqa_id) share articles, so they stand i
 import json
 import re
 from collections.abc import Iterator, Mapping
+from reprlib import repr as brief
 from typing import Any
 
 from fst_core.config.imported import HoverConfig
 from fst_core.environments.errors import DataError
 from fst_core.environments.feedback import CORRECT
-from fst_core.environments.imported import Held, as_answer, asked, by_split, tagged, verdict
-from fst_core.environments.published import Row, rows_of, text_at
+from fst_core.environments.imported import Published, as_answer, asked, tagged, verdict
+from fst_core.environments.published import Placed, Row, once, text_at
 from fst_core.environments.reading import Reading
 from fst_core.records import Problem, Verdict
 
@@ -39,23 +40,12 @@ ONE_A_LINE = "The answer must be the titles of all articles that are needed, one
 ONE_LABEL = "The answer must be SUPPORTED or NOT_SUPPORTED and nothing else."
 
 
-class HoverEnvironment(Held):
+class HoverEnvironment(Published[HoverConfig]):
     """Claims of HoVer; reward 1 for all supporting titles (or their share), or for the label.
 
     Subscores of articles: `format`, `recall` (share of the articles named) and `precision` (share
     of the titles named that are right); of labels: `format` and `answer`.
     """
-
-    def __init__(self, config: HoverConfig, load: bool = True) -> None:
-        """Read all claims; `load=False` makes an environment that only judges.
-
-        Raises:
-            DataError: naming file and row, for a row outside the layout or an empty split.
-        """
-        self.config = config
-        source = config.path or config.hub or ""
-        problems = by_split(config, self._read(), source, _family) if load else {}
-        super().__init__(config.name, problems)
 
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """How many of the supporting articles were named, or whether the label is right.
@@ -101,17 +91,18 @@ class HoverEnvironment(Held):
         wrong = "The label is wrong." if label in LABELS else "The answer is neither label."
         return verdict(reading, label == problem.reference, [wrong], ONE_LABEL)
 
-    def _read(self) -> Iterator[Problem]:
-        config = self.config
-        for where, row in rows_of(config):
-            hops, label = row.get("num_hops"), _label(where, row)
-            if config.num_hops and hops not in config.num_hops:
-                continue
-            if config.labels and label not in config.labels:
-                continue
-            yield self._problem(where, row, label)
+    def _rows(self) -> Iterator[Placed]:
+        seen: dict[str, str] = {}
+        for where, row in super()._rows():
+            once(seen, text_at(where, row, "uid"), where, "uid")
+            yield where, row
 
-    def _problem(self, where: str, row: Row, label: str) -> Problem:
+    def _problem(self, where: str, row: Row) -> Problem | None:
+        hops, label = _hops(where, row), _label(where, row)
+        if self.config.num_hops and hops not in self.config.num_hops:
+            return None
+        if self.config.labels and label not in self.config.labels:
+            return None
         claim = text_at(where, row, "claim")
         if self.config.task == "label":
             wanted, reference = LABEL_WANTED, label
@@ -123,33 +114,55 @@ class HoverEnvironment(Held):
             self.config.name,
             ({"role": "user", "content": asked(self.config, f"Claim: {claim}", wanted)},),
             reference,
-            {"num_hops": row.get("num_hops"), "hpqa_id": row.get("hpqa_id") or claim},
+            {"num_hops": hops, "hpqa_id": _question(where, row) or claim},
         )
 
+    def _family(self, problem: Problem) -> str:
+        return str(problem.metadata["hpqa_id"])
 
-def _family(problem: Problem) -> str:
-    return str(problem.metadata["hpqa_id"])
+
+def _hops(where: str, row: Row) -> int | None:
+    hops = row.get("num_hops")
+    if hops is not None and type(hops) is not int:
+        raise DataError(f"{where}: 'num_hops' must be a whole number, not {brief(hops)}")
+    return hops
+
+
+def _question(where: str, row: Row) -> str | None:
+    question = row.get("hpqa_id")
+    if question is not None and not isinstance(question, str):
+        raise DataError(f"{where}: 'hpqa_id' must be text, not {brief(question)}")
+    return question
 
 
 def _label(where: str, row: Mapping[str, Any]) -> str:
     label = row.get("label")
-    if isinstance(label, int) and 0 <= label < len(LABELS):
+    if type(label) is int and 0 <= label < len(LABELS):
         return LABELS[label]
     if label in LABELS:
         return str(label)
     raise DataError(
-        f"{where}: the claim has no label ({label!r}); the official test file holds none, take the "
-        "train or dev file"
+        f"{where}: the claim has no label ({brief(label)}); the official test file holds none, "
+        "take the train or dev file"
     )
 
 
 def _titles(where: str, row: Mapping[str, Any]) -> list[str]:
     facts = row.get("supporting_facts")
-    pairs = facts if isinstance(facts, list) else []
-    titles = [fact["key"] if isinstance(fact, Mapping) else fact[0] for fact in pairs if fact]
-    if not titles or not all(isinstance(title, str) and plain(title) for title in titles):
-        raise DataError(f"{where}: 'supporting_facts' must be a list of [title, sentence] pairs")
+    titles = [_title(fact) for fact in facts] if isinstance(facts, list) else []
+    if not titles or not all(map(plain, titles)):
+        raise DataError(
+            f"{where}: 'supporting_facts' must be a list of [title, sentence] pairs, each a text "
+            "that is not empty and a whole number"
+        )
     return list(dict.fromkeys(titles))
+
+
+def _title(fact: Any) -> str:
+    """The title of a [title, sentence] pair or a {key, value} object; empty if it is neither."""
+    pair = [fact.get("key"), fact.get("value")] if isinstance(fact, Mapping) else fact
+    is_pair = isinstance(pair, list) and list(map(type, pair)) == [str, int]
+    return str(pair[0]) if is_pair else ""
 
 
 def titles_in(answer: str) -> list[str]:

@@ -1,11 +1,19 @@
-"""What every imported data set has in common: its problems by split, each question once."""
+"""What imported data sets have in common: rows to problems by split, each question once."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
-from fst_core.config.imported import ImportedBase, VerifiersConfig
+from fst_core.config.imported import (
+    ChoicesConfig,
+    HoverConfig,
+    ImportedBase,
+    PolarisConfig,
+    VerifiersConfig,
+)
 from fst_core.environments.errors import DataError, PastTheEnd
 from fst_core.environments.feedback import CORRECT
+from fst_core.environments.published import Placed, Row, rows_of
 from fst_core.environments.reading import (
     EMPTY,
     RIGHT_WITHOUT_TAGS,
@@ -17,6 +25,7 @@ from fst_core.environments.splits import split_of
 from fst_core.records import SPLITS, Problem, Split, Verdict
 
 logger = logging.getLogger(__name__)
+Config = TypeVar("Config", bound=HoverConfig | PolarisConfig | ChoicesConfig)
 
 
 def by_split(
@@ -32,7 +41,7 @@ def by_split(
         family: the text whose hash decides the split; problems of one family share it.
 
     Raises:
-        DataError: if a split is empty.
+        DataError: if there are no problems, or a split is empty.
     """
     made: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
     seen = set[str]()
@@ -46,6 +55,11 @@ def by_split(
         made[split_of(family(problem), config.validation, config.test)].append(problem)
     if repeated:
         logger.warning("%s: %d questions stand there already and are left out", source, repeated)
+    if not seen:
+        raise DataError(
+            f"{source}: holds no problems: it has no rows, or the config keeps none of them; name "
+            "data that has some, or keep more of the rows"
+        )
     empty = [split for split in SPLITS if not made[split]]
     if empty:
         raise DataError(
@@ -76,6 +90,39 @@ class Held:
     def size(self, split: Split) -> int:
         """Number of problems in a split."""
         return len(self._problems.get(split, ()))
+
+
+class Published(Held, Generic[Config]):
+    """The problems of a published data set; a layout says what its rows stand for."""
+
+    def __init__(self, config: Config, load: bool = True) -> None:
+        """Read all problems; `load=False` makes an environment that only judges.
+
+        Raises:
+            DataError: naming file and row, for a row outside the layout or an empty split.
+        """
+        self.config = config
+        source = config.path or config.hub or ""
+        problems = by_split(config, self._read(), source, self._family) if load else {}
+        super().__init__(config.name, problems)
+
+    def solution(self, problem: Problem) -> str:
+        """The reference in the form the judge wants."""
+        return as_answer(self.config, problem.reference)
+
+    def _read(self) -> Iterator[Problem]:
+        return filter(None, (self._problem(where, row) for where, row in self._rows()))
+
+    def _rows(self) -> Iterator[Placed]:
+        return rows_of(self.config)
+
+    def _problem(self, where: str, row: Row) -> Problem | None:
+        """The problem of a row; None for a row that the config does not keep."""
+        raise NotImplementedError
+
+    def _family(self, problem: Problem) -> str:
+        """The text whose hash decides the split (see `by_split`)."""
+        return problem.text
 
 
 def asked(config: ImportedBase, *parts: str) -> str:

@@ -1,53 +1,25 @@
 """Your own problems from JSON lines: `question`, `answer`, optional `id` and `feedback` hint."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fst_core.config.environment import JsonlConfig
-from fst_core.environments.errors import DataError, PastTheEnd
+from fst_core.environments.errors import DataError
 from fst_core.environments.feedback import Case, explain, requirement
 from fst_core.environments.feedback.guard import without_reference
 from fst_core.environments.graders import GRADERS, choice_of, find_answer
+from fst_core.environments.imported import Held
+from fst_core.environments.published import Placed, once, plain_text, rows_of_lines
 from fst_core.environments.reading import EMPTY, RIGHT_WITHOUT_TAGS, read_tag
 from fst_core.environments.splits import split_of
 from fst_core.records import SPLITS, Problem, Split, Verdict, content_id
 
 FAMILY = {"exact": "", "numeric": "", "choice": "choice", "json": "codeio"}
-Row = tuple[str, dict[str, Any]]
-"""Where a row stands (file:line) and what it holds."""
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Checked rows of a JSON lines file; blank lines are passed over.
-
-    Raises:
-        DataError: naming file and line, for a missing file, bad JSON, or a missing or empty
-            question or answer.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text ({error.reason})") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield f"{path}:{number}", _checked(f"{path}:{number}", line)
-
-
-def _checked(where: str, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        line.encode()
-        json.dumps(row, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: the line is no JSON ({error.msg})") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: the line cannot be read ({error})") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: the line is no JSON object but {type(row).__name__}")
+def _check_row(where: str, row: Mapping[str, Any]) -> None:
     for key in ("question", "answer"):
         if key not in row:
             raise DataError(f"{where}: the row has no {key!r}")
@@ -55,21 +27,23 @@ def _checked(where: str, line: str) -> dict[str, Any]:
         raise DataError(f"{where}: 'question' must be text that is not empty")
     if row["answer"] is None or not _reference(row["answer"]).strip():
         raise DataError(f"{where}: 'answer' is empty")
-    return row
+    if "id" in row and not plain_text(row["id"]):
+        raise DataError(f"{where}: 'id' must be text that is not empty, or a number")
+    if not isinstance(row.get("feedback"), str | None):
+        raise DataError(f"{where}: 'feedback' must be text")
 
 
 def _reference(answer: Any) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
-def _split_rows(config: JsonlConfig) -> Iterator[tuple[Split, Row]]:
+def _split_rows(config: JsonlConfig) -> Iterator[tuple[Split, Placed]]:
     path = Path(config.path)
-    if path.is_dir():
-        for split in SPLITS:
-            yield from ((split, row) for row in read_rows(path / f"{split}.jsonl"))
-        return
-    for where, row in read_rows(path):
-        yield split_of(row["question"], config.validation, config.test), (where, row)
+    files = {path / f"{s}.jsonl": s for s in SPLITS} if path.is_dir() else {path: None}
+    for file, split in files.items():
+        for where, row in rows_of_lines(file):
+            _check_row(where, row)
+            yield split or split_of(row["question"], config.validation, config.test), (where, row)
 
 
 def load_problems(config: JsonlConfig) -> dict[Split, list[Problem]]:
@@ -83,10 +57,10 @@ def load_problems(config: JsonlConfig) -> dict[Split, list[Problem]]:
     questions: dict[str, str] = {}
     ids: dict[str, str] = {}
     for split, (where, row) in _split_rows(config):
-        _once(questions, " ".join(row["question"].split()), where, "question")
+        once(questions, " ".join(row["question"].split()), where, "question")
         problem = _problem(config, row)
         _check_answer(config, problem, where)
-        _once(ids, problem.id, where, "id")
+        once(ids, problem.id, where, "id")
         problems[split].append(problem)
     empty = [split for split in SPLITS if not problems[split]]
     if empty:
@@ -95,12 +69,6 @@ def load_problems(config: JsonlConfig) -> dict[Split, list[Problem]]:
             "problems or split them yourself into train.jsonl, validation.jsonl and test.jsonl"
         )
     return problems
-
-
-def _once(seen: dict[str, str], value: str, where: str, what: str) -> None:
-    if value in seen:
-        raise DataError(f"{where}: the same {what} already stands at {seen[value]}")
-    seen[value] = where
 
 
 def _check_answer(config: JsonlConfig, problem: Problem, where: str) -> None:
@@ -131,7 +99,7 @@ def _problem(config: JsonlConfig, row: Mapping[str, Any]) -> Problem:
     )
 
 
-class JsonlEnvironment:
+class JsonlEnvironment(Held):
     """Problems from a JSON lines file, split by question, or from a folder of split files.
 
     A row's `feedback` hint is added to the feedback of a wrong answer, unless it holds the
@@ -142,26 +110,11 @@ class JsonlEnvironment:
         """Read and check all problems; `load=False` makes an environment that only judges.
 
         Raises:
+            DataAbsent: if there is no such file.
             DataError: with one sentence naming file, line and reason.
         """
         self.config = config
-        self.name = config.name
-        self._problems: Mapping[Split, Sequence[Problem]] = load_problems(config) if load else {}
-
-    def problem(self, split: Split, index: int) -> Problem:
-        """The index-th problem of a split, in file order.
-
-        Raises:
-            IndexError: if the index is negative or past the end of the split.
-        """
-        problems = self._problems.get(split, ())
-        if not 0 <= index < len(problems):
-            raise PastTheEnd(self.name, split, index, len(problems))
-        return problems[index]
-
-    def size(self, split: Split) -> int:
-        """Number of problems in a split."""
-        return len(self._problems.get(split, ()))
+        super().__init__(config.name, load_problems(config) if load else {})
 
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """1 for an answer the grader accepts, else 0 and what was wrong."""
@@ -200,6 +153,6 @@ class JsonlEnvironment:
             return explain(case)
         if not case.completion.strip():
             return (EMPTY, *requirement(case))
-        hint = str(case.metadata.get("feedback", "")).strip()
+        hint = str(case.metadata.get("feedback") or "").strip()
         *told, last = explain(case)
         return (*told, *without_reference((hint,) if hint else (), case), last)

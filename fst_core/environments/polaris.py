@@ -10,37 +10,28 @@ numbers, the last number.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from reprlib import repr as brief
 from typing import Any
 
 from fst_core.config.imported import PolarisConfig
 from fst_core.environments.errors import DataError
 from fst_core.environments.feedback.kinds import number_faults
 from fst_core.environments.graders import find_answer, grade_exact, grade_numeric
-from fst_core.environments.imported import Held, as_answer, asked, by_split, tagged, verdict
-from fst_core.environments.published import Row, rows_of, text_at
+from fst_core.environments.imported import Published, asked, tagged, verdict
+from fst_core.environments.published import Row, plain_text, text_at
 from fst_core.environments.reading import NUMBER
 from fst_core.records import Problem, Verdict, content_id
 
 BY_VALUE = re.compile(r"\d|\\|^\W*\w\W*$")
 """An answer that is compared by value: it has a digit, a LaTeX command, or is one letter."""
+FRACTION = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*")
 
 ONE_VALUE = "The answer must be the final result alone, as one number, formula or word."
 
 
-class PolarisEnvironment(Held):
+class PolarisEnvironment(Published[PolarisConfig]):
     """Problems of Polaris within a range of pass rates; reward 1 for the right value."""
-
-    def __init__(self, config: PolarisConfig, load: bool = True) -> None:
-        """Read all problems; `load=False` makes an environment that only judges.
-
-        Raises:
-            DataError: naming file and row, for a row outside the layout or an empty split.
-        """
-        self.config = config
-        source = config.path or config.hub or ""
-        problems = by_split(config, self._read(), source) if load else {}
-        super().__init__(config.name, problems)
 
     def judge(self, problem: Problem, completion: str) -> Verdict:
         """1 for the right answer, else 0 and what was wrong; never the reference."""
@@ -51,28 +42,18 @@ class PolarisEnvironment(Held):
         right = right or (by_value and bool(answer) and grade_numeric(answer, reference))
         return verdict(reading, right, _faults(answer, reference), ONE_VALUE)
 
-    def solution(self, problem: Problem) -> str:
-        """The reference in the form the judge wants."""
-        return as_answer(self.config, problem.reference)
-
-    def _read(self) -> Iterator[Problem]:
-        config = self.config
-        for where, row in rows_of(config):
-            passed = pass_rate(where, row)
-            if config.passed_least <= passed <= config.passed_most:
-                yield self._problem(where, row, passed)
-
-    def _problem(self, where: str, row: Row, passed: float) -> Problem:
-        question = text_at(where, row, "problem")
-        answer = row.get("answer")
-        reference = answer if isinstance(answer, str) else f"{answer}"
-        if answer is None or not reference.strip():
-            raise DataError(f"{where}: 'answer' is empty")
+    def _problem(self, where: str, row: Row) -> Problem | None:
+        passed = pass_rate(where, row)
+        if not self.config.passed_least <= passed <= self.config.passed_most:
+            return None
+        question, reference = text_at(where, row, "problem"), plain_text(row.get("answer"))
+        if not reference:
+            raise DataError(f"{where}: 'answer' must be text that is not empty, or a number")
         return Problem(
             content_id(self.config.name, question),
             self.config.name,
             ({"role": "user", "content": asked(self.config, question)},),
-            reference.strip(),
+            reference,
             {"passed": passed},
         )
 
@@ -90,10 +71,10 @@ def pass_rate(where: str, row: Mapping[str, Any]) -> float:
     Raises:
         DataError: if it is neither a fraction nor a number in [0, 1].
     """
-    told = row.get("difficulty")
-    parts = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", told) if isinstance(told, str) else None
+    told: Any = row.get("difficulty")
+    parts = FRACTION.fullmatch(told) if isinstance(told, str) else None
     if parts and 0 < int(parts[2]) >= int(parts[1]):
         return int(parts[1]) / int(parts[2])
-    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told <= 1:
+    if type(told) in (int, float) and 0 <= told <= 1:
         return float(told)
-    raise DataError(f"{where}: 'difficulty' must be a pass rate such as \"5/8\", not {told!r}")
+    raise DataError(f"{where}: 'difficulty' must be a pass rate such as \"5/8\", not {brief(told)}")

@@ -1,6 +1,8 @@
-"""Rows of a published data set, from a file or the hub, checked and named by where they stand."""
+"""Rows of problem data, from a file or the hub, checked and named by where they stand."""
 
 import json
+import math
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from fst_core.environments.errors import DataAbsent, DataError
 Row = dict[str, Any]
 Placed = tuple[str, Row]
 """Where a row stands (file or data set, and its number) and what it holds."""
+Numbered = Iterable[tuple[int, Any]]
+MOST_LEVELS = 100
+"""Objects and lists inside each other that a row may have."""
 
 
 def rows_of(config: ImportedBase) -> Iterator[Placed]:
@@ -19,21 +24,47 @@ def rows_of(config: ImportedBase) -> Iterator[Placed]:
 
     Raises:
         DataAbsent: if there is no file and no hub is named, or the hub cannot be read.
-        DataError: naming file and line, for a file that is not in its format.
+        DataError: naming file and row, for what is no file, a file that is not in its format, text
+            that is no Unicode, or a row of too many levels.
     """
     path = Path(config.path) if config.path else None
-    if path is not None and path.is_file():
-        return _read(path)
+    if path is not None and _is_file(path):
+        return _checked(f"{path}", _reader(path)(path))
     if config.hub:
-        return _from_hub(config)
+        return _checked(f"{config.hub} ({config.hub_split})", _from_hub(config))
     raise DataAbsent(
         f"{path}: no such file; put the published file there, or set environment.hub to the data "
         "set's id to fetch it"
     )
 
 
-def _read(path: Path) -> Iterator[Placed]:
-    readers: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
+def rows_of_lines(path: Path) -> Iterator[Placed]:
+    """All rows of a JSON lines file; blank lines are passed over.
+
+    Raises:
+        DataAbsent: if there is no such file.
+        DataError: naming file and line, for a file that is no text, a line that is no JSON object,
+            text that is no Unicode, or a row of too many levels.
+    """
+    return _checked(f"{path}", _json_lines(path))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        return False
+    except OSError as error:
+        raise DataError(
+            f"{path}: is no file that can be read ({error.strerror}); name the published file"
+        ) from error
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path}: is no file; name the published file itself")
+    return True
+
+
+def _reader(path: Path) -> Callable[[Path], Numbered]:
+    readers: dict[str, Callable[[Path], Numbered]] = {
         ".json": _json_rows,
         ".jsonl": _json_lines,
         ".parquet": _parquet_rows,
@@ -42,24 +73,46 @@ def _read(path: Path) -> Iterator[Placed]:
     if reader is None:
         known = ", ".join(readers)
         raise DataError(f"{path}: is no {known} file; convert it, or give it its right ending")
-    for number, row in reader(path):
-        yield f"{path}:{number}", _object(f"{path}:{number}", row)
+    return reader
 
 
-def _object(where: str, row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: the row is no object but {type(row).__name__}")
-    return row
+def _checked(source: str, rows: Numbered) -> Iterator[Placed]:
+    for number, row in rows:
+        where = f"{source}:{number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: the row is no object but {type(row).__name__}")
+        if _too_deep(row):
+            raise DataError(
+                f"{where}: objects and lists stand more than {MOST_LEVELS} levels deep; flatten "
+                "the row, or leave it out"
+            )
+        try:
+            json.dumps(row, ensure_ascii=False, default=str).encode()
+        except (UnicodeEncodeError, RecursionError) as error:
+            raise DataError(
+                f"{where}: cannot be read ({error}); correct the row, or leave it out"
+            ) from error
+        yield where, row
 
 
-def _json_rows(path: Path) -> Iterable[tuple[int, Any]]:
+def _too_deep(row: Row) -> bool:
+    level: list[Any] = [row]
+    for _ in range(MOST_LEVELS):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [value for values in inside for value in values if isinstance(value, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _json_rows(path: Path) -> Numbered:
     data = _parsed(f"{path}", _text(path))
     if not isinstance(data, list):
         raise DataError(f"{path}: holds no list of rows; JSON lines end in .jsonl")
     return enumerate(data, start=1)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _json_lines(path: Path) -> Numbered:
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
             yield number, _parsed(f"{path}:{number}", line)
@@ -68,10 +121,14 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise DataAbsent(f"{path}: no such file; put it there, or correct the path") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text ({error.reason})") from error
+    except ValueError as error:  # a null character in the path
+        raise DataAbsent(f"{path}: no such file ({error}); correct the path") from error
 
 
 def _parsed(where: str, text: str) -> Any:
@@ -83,17 +140,21 @@ def _parsed(where: str, text: str) -> Any:
         raise DataError(f"{where}: cannot be read ({error})") from error
 
 
-def _parquet_rows(path: Path) -> Iterable[tuple[int, Any]]:
+def _parquet_rows(path: Path) -> Numbered:
     import pyarrow as pa  # noqa: PLC0415  (a second to import, and few files need it)
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
         return enumerate(pq.read_table(path).to_pylist(), start=1)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is no Parquet file ({error})") from error
+    except OverflowError as error:  # a time past the year 9999
+        raise DataError(
+            f"{path}: a value cannot be read ({error}); correct it, or leave out its column"
+        ) from error
 
 
-def _from_hub(config: ImportedBase) -> Iterator[Placed]:
+def _from_hub(config: ImportedBase) -> Numbered:
     try:
         import datasets  # noqa: PLC0415  (optional, and slow to import)
     except ImportError as error:
@@ -102,7 +163,6 @@ def _from_hub(config: ImportedBase) -> Iterator[Placed]:
             "pip install datasets, or set environment.path to the published file"
         ) from error
     datasets.disable_progress_bars()
-    source = f"{config.hub} ({config.hub_split})"
     try:
         table = datasets.load_dataset(
             config.hub, config.hub_subset, split=config.hub_split, revision=config.revision
@@ -114,7 +174,7 @@ def _from_hub(config: ImportedBase) -> Iterator[Placed]:
             f"({told[0]}); download its file and set environment.path, or check id, subset, split "
             "and network"
         ) from error
-    return ((f"{source}:{number}", dict(row)) for number, row in enumerate(table, start=1))
+    return enumerate(map(dict, table), start=1)
 
 
 def value_at(row: Mapping[str, Any], column: str) -> Any:
@@ -134,6 +194,29 @@ def text_at(where: str, row: Mapping[str, Any], column: str) -> str:
     value = value_at(row, column)
     if not isinstance(value, str) or not value.strip():
         raise DataError(
-            f"{where}: {column!r} must be text that is not empty; the row has {', '.join(row)}"
+            f"{where}: {column!r} must be text that is not empty; the row has "
+            f"{', '.join(map(repr, row)) or 'no columns'}"
         )
     return value.strip()
+
+
+def plain_text(value: Any) -> str:
+    """A text without the space around it, or a finite number as text; empty for anything else."""
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return str(value)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def once(seen: dict[str, str], value: str, where: str, what: str) -> None:
+    """Note where a value stands.
+
+    Args:
+        seen: where each value stood so far; it gains this one.
+        what: what the value is, for the message.
+
+    Raises:
+        DataError: naming both places, if the value stood before.
+    """
+    if value in seen:
+        raise DataError(f"{where}: the same {what} already stands at {seen[value]}")
+    seen[value] = where

@@ -4,8 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)")
-"""A decimal number that is no part of a word; thousands may be set off by commas."""
+NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,5})?(?!\w)"
+)
+"""A decimal number that is no part of a word; thousands may be set off by commas. Its exponent has
+five digits at most: `Decimal` refuses long ones."""
 LABEL = re.compile(r"^(?:so,? |thus,? )?(?:the )?(?:final )?answer(?: is)?\s*[:=]?\s+(?=\S)", re.I)
 
 EMPTY = "The response is empty."

@@ -308,7 +308,7 @@ def test_the_registry_builds_every_kind(tmp_path: object) -> None:
     assert directives.judge(problem, problem.reference).reward == 1.0
     with pytest.raises(ConfigError, match="no_such"):
         make_environment(DirectivesConfig(required=("no_such",)))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="no such file"):
         make_environment(JsonlConfig(path=f"{tmp_path}/none.jsonl"))
 
 

@@ -1,12 +1,15 @@
 """Published data sets: their layouts, the subsets, the splits, the graders, and every bad row."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fst_core.config import ChoicesConfig, HoverConfig, PolarisConfig, RunConfig
 from fst_core.config.model import NotHere
@@ -18,8 +21,9 @@ from fst_core.environments.polaris import PolarisEnvironment, pass_rate
 from fst_core.environments.pools import PooledEnvironment, build_pools
 from fst_core.environments.published import rows_of
 from fst_core.environments.registry import make_environment
+from fst_core.preflight import preflight
 from fst_core.quiet import needs_hub
-from fst_core.records import SPLITS, Problem
+from fst_core.records import SPLITS, Problem, to_json
 
 Row = dict[str, Any]
 
@@ -200,6 +204,7 @@ def test_polaris_is_judged_by_value(written: Written, answer: str) -> None:
         assert environment.judge(problem, told).reward == 1
         wrong = environment.judge(problem, "<answer>-77</answer>")
         assert wrong.reward == 0 and problem.reference not in " ".join(wrong.feedback[1:-1])
+        assert environment.judge(problem, f"<answer>1e{'9' * 20}</answer>").reward == 0
     if answer == "tag":
         untagged = environment.judge(problem, problem.reference)
         assert untagged.reward == 0 and any("is right" in s for s in untagged.feedback)
@@ -270,33 +275,120 @@ def test_layouts_of_multiple_choice(layout: str, ending: str, tmp_path: Path) ->
     assert problem.reference == letter and "A. x" in problem.text
 
 
-BAD_ROWS: list[tuple[Row, Row, str]] = [
-    ({"type": "hover"}, claims(1, label=-1)[0], "has no label"),
-    ({"type": "hover"}, claims(1, supporting_facts=[])[0], "'supporting_facts' must be a list"),
-    ({"type": "hover"}, claims(1, claim=" ")[0], "'claim' must be text"),
-    ({"type": "hover"}, claims(1, uid=None)[0], "'uid' must be text"),
-    ({"type": "polaris"}, sums(1, answer=None)[0], "'answer' is empty"),
-    ({"type": "polaris"}, sums(1, difficulty="hard")[0], "'difficulty' must be"),
-    ({"type": "choices"}, questions(1, choices=["one"])[0], "2 to 26 choices"),
-    ({"type": "choices"}, questions(1, answerKey="D")[0], "none of the choices ABC"),
-    ({"type": "choices"}, questions(1, answerKey=3)[0], "none of the choices ABC"),
-    (
-        {"type": "choices"},
-        questions(1, choices={"text": ["x", "y"], "label": ["1", "2"]})[0],
-        "with a letter",
+NAN, INFINITY = float("nan"), float("inf")
+FACTS = "'supporting_facts' must be a list of [title, sentence] pairs"
+ANSWER = "'answer' must be text that is not empty, or a number"
+LISTED = "'choices' must be a list of 2 to 26 choices"
+LABELLED = "'choices' must label each of its choices with a letter of its own"
+DIFFERENT = "'choices' must hold choices that differ"
+BAD_VALUES: list[tuple[Any, str, list[Any], str]] = [
+    (claims, "label", [-1, 2, "x", None, True, []], "has no label"),
+    (claims, "supporting_facts", [[], [1], [True], ["ab"], [[]], [["A"]], [["A", "0"]]], FACTS),
+    (claims, "supporting_facts", [[["A", True]], [[" ", 0]], [["A", 0], []], "ab", 5], FACTS),
+    (claims, "supporting_facts", [[{"x": 1}], [{"key": "A"}], {"key": "A", "value": 0}], FACTS),
+    (claims, "claim", [" ", 5], "'claim' must be text"),
+    (claims, "uid", [None, 5], "'uid' must be text"),
+    (claims, "num_hops", ["3", 3.5, True, []], "'num_hops' must be a whole number"),
+    (claims, "hpqa_id", [[1], True], "'hpqa_id' must be text"),
+    (sums, "problem", [None, "", 5], "'problem' must be text"),
+    (sums, "answer", [None, " ", {}, [1], True, NAN, INFINITY], ANSWER),
+    (sums, "difficulty", ["hard", [5, 8], NAN, 10**400], "'difficulty' must be a pass rate"),
+    (sums, "difficulty", [f"1/{'9' * 5000}"], "'difficulty' must be a pass rate"),
+    (questions, "question", [None, " ", 5], "'question' must be text"),
+    (questions, "choices", [None, 5, True, "ab", [], ["one"], {}, {"label": ["A"]}], LISTED),
+    (questions, "choices", [{"text": [], "label": []}], LISTED),
+    (questions, "choices", [["a", " "], ["a", "a "], ["a", None], ["a", ["b"]]], DIFFERENT),
+    (questions, "choices", [["a", True], ["a", NAN]], DIFFERENT),
+    *(
+        (questions, "choices", [{"text": ["x", "y"], "label": label}], LABELLED)
+        for label in (["A", "A"], ["1", "2"], ["A", 5], ["A"], [["A"], "B"], None, 5, True, {})
     ),
+    (questions, "answerKey", ["D", 3, True, "", None, []], "'answerKey' names none of the choices"),
 ]
+KINDS = {claims: "hover", sums: "polaris", questions: "choices"}
 
 
-@pytest.mark.parametrize(("kind", "row", "said"), BAD_ROWS)
+@pytest.mark.parametrize(
+    ("rows", "field", "value", "said"),
+    [(rows, field, value, said) for rows, field, values, said in BAD_VALUES for value in values],
+)
 def test_a_row_outside_the_layout_is_named(
-    kind: Row, row: Row, said: str, written: Written
+    rows: Any, field: str, value: Any, said: str, written: Written
 ) -> None:
-    path = written("rows.jsonl", [row])
+    path = written("rows.jsonl", rows(1, **{field: value}))
+    kind = {"type": KINDS[rows], "path": path}
+    with pytest.raises(DataError, match=re.escape(said)) as error:
+        make_environment(RunConfig.model_validate({"environment": kind}).environment)  # type: ignore[arg-type]
+    assert str(error.value).startswith(f"{path}:1: ") and "\n" not in str(error.value)
+
+
+def test_a_uid_that_stands_twice_is_named_by_both_places(written: Written) -> None:
+    path = written("rows.jsonl", [*claims(3), claims(1, claim="Another claim.")[0]])
+    with pytest.raises(DataError, match=r"rows\.jsonl:4: the same uid .* stands at .*jsonl:1"):
+        HoverEnvironment(HoverConfig(path=path))
+
+
+GOOD_ROWS: dict[str, tuple[Row, list[Row]]] = {
+    "articles": ({"type": "hover"}, claims(60)),
+    "label": ({"type": "hover", "task": "label"}, claims(60)),
+    "polaris": ({"type": "polaris"}, sums(60)),
+    "labelled": ({"type": "choices", "keep": {"details.level": ["L0", "L1", "L3"]}}, questions(60)),
+    "listed": ({"type": "choices"}, questions(60, choices=["x", "y", "z"])),
+    **{
+        f"jsonl {grader}": (
+            {"type": "jsonl", "grader": grader},
+            [
+                {"id": i, "question": f"What is {i}?", "answer": answer, "feedback": "Count."}
+                for i in range(60)
+            ],
+        )
+        for grader, answer in (("exact", "x"), ("numeric", "7"), ("choice", "A"), ("json", [1]))
+    },
+}
+FIELDS = [(layout, field) for layout, (_, rows) in GOOD_ROWS.items() for field in rows[0]]
+"""Every field of every layout."""
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.sampled_from(["A", "B", "x", "1/2", "9" * 5000, "1e" + "9" * 20, "\ud800", 10**400])
+)
+KEYS = st.sampled_from(["text", "label", "key", "value", "level"]) | st.text(st.characters())
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=3)
+)
+
+
+@pytest.mark.parametrize(("layout", "field"), FIELDS)
+@given(value=VALUES)
+@settings(deadline=None, max_examples=60)
+def test_any_value_gives_problems_or_one_sentence(
+    layout: str, field: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kind, rows = GOOD_ROWS[layout]
+    path = tmp_path_factory.getbasetemp() / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows[:-1], {**rows[-1], field: value}])))
+    config = RunConfig.model_validate({"environment": {**kind, "path": str(path)}}).environment
+    try:
+        problems = all_of(make_environment(config))  # type: ignore[arg-type]
+    except DataError as error:
+        assert str(error).startswith(f"{path}:60: ") and "\n" not in str(error)
+        return
+    assert sum(map(len, problems.values())) >= 44
+    for problem in [p for held in problems.values() for p in held]:
+        json.dumps(to_json(problem), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(("layout", "field"), FIELDS)
+def test_text_that_is_no_unicode_is_named(layout: str, field: str, written: Written) -> None:
+    kind, rows = GOOD_ROWS[layout]
+    ending = "jsonl" if kind["type"] == "jsonl" else "json"
+    path = written(f"rows.{ending}", [*rows, {**rows[0], field: "\ud800"}])
     config = RunConfig.model_validate({"environment": {**kind, "path": path}}).environment
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=rf"rows\.{ending}:61: cannot be read \(.*surrogates"):
         make_environment(config)  # type: ignore[arg-type]
-    assert f"{path}:1" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +399,7 @@ def test_a_row_outside_the_layout_is_named(
         ("rows.json", "[1]", "rows.json:1: the row is no object but int"),
         ("rows.jsonl", '{"a": 1}\n{', "rows.jsonl:2: is no JSON"),
         ("rows.parquet", "no", "is no Parquet file"),
+        ("rows.jsonl", '{}\n{"a": ' + "[" * 100 + "]" * 100 + "}", "rows.jsonl:2: .* 100 levels"),
     ],
 )
 def test_a_file_in_no_known_format_is_named(
@@ -316,6 +409,54 @@ def test_a_file_in_no_known_format_is_named(
     path.write_text(text)
     with pytest.raises(DataError, match=said):
         list(rows_of(PolarisConfig(path=str(path))))
+
+
+@pytest.mark.parametrize("kind", ["hover", "polaris", "choices", "jsonl"])
+def test_a_plan_notes_a_file_that_is_absent_and_a_run_refuses(kind: str) -> None:
+    environment = {"type": kind, "path": "no/such.jsonl"}
+    config = RunConfig.model_validate({"environment": environment})
+    assert any(
+        note.startswith("not here yet: no/such.jsonl: no such file; put")
+        for note in preflight(config, plan_only=True)
+    )
+    with pytest.raises(DataAbsent, match="no such file"):
+        preflight(config)
+
+
+def test_a_row_may_have_a_hundred_levels(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": ' + "[" * 99 + "]" * 99 + "}")
+    assert len(list(rows_of(PolarisConfig(path=str(path))))) == 1
+
+
+def test_a_time_past_the_year_9999_is_one_sentence(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"at": pa.array([10**15], pa.timestamp("ms"))}), path)
+    with pytest.raises(DataError, match=r"rows\.parquet: a value cannot be read .*its column"):
+        list(rows_of(PolarisConfig(path=str(path))))
+
+
+@pytest.mark.parametrize("name", ["folder", "ring", "null"])
+def test_what_is_no_file_is_told_by_a_plan_too(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.jsonl"
+    if name == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if name == "ring" else "/dev/null")
+    config = RunConfig.model_validate({"environment": {"type": "polaris", "path": str(path)}})
+    with pytest.raises(DataError, match=rf"{name}\.jsonl: is no file") as error:
+        preflight(config, plan_only=True)
+    assert not isinstance(error.value, DataAbsent)
+
+
+@pytest.mark.parametrize("rows", [[], [{"question": "Q?", "choices": ["x"], "answerKey": "A"}]])
+def test_data_without_problems_says_what_can_help(rows: list[Row], written: Written) -> None:
+    path = written("rows.jsonl", rows)
+    with pytest.raises(DataError, match=r"holds no problems: .* keeps none of them"):
+        ChoicesEnvironment(ChoicesConfig(path=path, keep={"domain": "Physics"}))
 
 
 def test_a_file_that_is_absent_names_the_remedy() -> None:

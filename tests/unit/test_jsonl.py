@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fst_core.config import JsonlConfig
-from fst_core.environments.errors import DataError
+from fst_core.environments.errors import DataAbsent, DataError
 from fst_core.environments.graders import GRADERS, choice_of, find_answer
 from fst_core.environments.jsonl import JsonlEnvironment, load_problems
 from fst_core.records import SPLITS
@@ -63,8 +63,8 @@ def test_a_folder_keeps_its_own_splits_and_ids(write: Write, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["{not json"], r"bad\.jsonl:1: the line is no JSON"),
-        (["[1]"], r"bad\.jsonl:1: the line is no JSON object but list"),
+        (["{not json"], r"bad\.jsonl:1: is no JSON"),
+        (["[1]"], r"bad\.jsonl:1: the row is no object but list"),
         ([{"question": "a", "answer": "1"}, {"question": "b"}], r":2: the row has no 'answer'"),
         ([{"answer": "1"}], r":1: the row has no 'question'"),
         ([{"question": " ", "answer": "1"}], r":1: 'question' must be text that is not empty"),
@@ -77,6 +77,12 @@ def test_a_folder_keeps_its_own_splits_and_ids(write: Write, tmp_path: Path) -> 
             [{"question": "a", "answer": "1", "id": 5}, {"question": "b", "answer": "1", "id": 5}],
             r":2: the same id already stands at .*bad\.jsonl:1",
         ),
+        (
+            [{"question": "a", "answer": "1", "id": ""}],
+            ":1: 'id' must be text that is not empty, or",
+        ),
+        ([{"question": "a", "answer": "1", "id": None}], r":1: 'id' must be text"),
+        ([{"question": "a", "answer": "1", "feedback": 5}], r":1: 'feedback' must be text"),
         ([], r"bad\.jsonl: split train has no problems out of 0"),
     ],
 )
@@ -93,11 +99,13 @@ def test_a_question_in_two_split_files_is_an_error(write: Write, tmp_path: Path)
 
 
 def test_missing_and_empty_split_files_are_errors(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.jsonl: cannot be read \(No such file"):
+    with pytest.raises(DataAbsent, match=r"none\.jsonl: no such file; put it there"):
         load(tmp_path / "none.jsonl")
+    with pytest.raises(DataAbsent, match=r"no such file .*null"):
+        load(tmp_path / "a\0b.jsonl")
     write("train.jsonl", {"question": "a", "answer": "1"})
     write("validation.jsonl", {"question": "b", "answer": "1"})
-    with pytest.raises(DataError, match=r"test\.jsonl: cannot be read"):
+    with pytest.raises(DataAbsent, match=r"test\.jsonl: no such file"):
         load(tmp_path)
     write("test.jsonl", "")
     with pytest.raises(DataError, match="split test has no problems"):
@@ -110,7 +118,10 @@ def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
         load(tmp_path / "b.jsonl")
 
 
-@pytest.mark.parametrize(("grader", "answer"), [("choice", "many words"), ("numeric", "x" * 300)])
+@pytest.mark.parametrize(
+    ("grader", "answer"),
+    [("choice", "many words"), ("numeric", "x" * 300), ("numeric", "1e" + "9" * 20)],
+)
 def test_a_reference_its_grader_cannot_read_is_an_error(
     write: Write, grader: str, answer: str
 ) -> None:
@@ -133,6 +144,8 @@ def test_a_reference_its_grader_cannot_read_is_an_error(
         ("numeric", "2^{99*99*99*99*99}", "5", False),
         ("numeric", "(((9^{99})^{99})^{99})^{99}", "5", False),
         ("numeric", "1e999999999", "5", False),
+        ("numeric", "1e" + "9" * 20, "5", False),
+        ("numeric", "1e-" + "9" * 20, "5", False),
         ("choice", "(b) Paris", "B", True),
         ("choice", "The answer is C because A is wrong.", "C", True),
         ("choice", "\\boxed{D}", "D", True),
@@ -175,6 +188,16 @@ def test_a_hint_with_the_reference_is_kept_back(write: Write) -> None:
     environment = load(path)
     told = environment.judge(environment.problem("train", 0), "<answer>Paris</answer>").feedback
     assert told and not any("rome" in sentence.lower() for sentence in told)
+
+
+def test_a_row_without_a_hint_adds_none(write: Write) -> None:
+    told, untold = (
+        load(write("all.jsonl", *questions(60, **hint))) for hint in ({"feedback": None}, {})
+    )
+    problem = told.problem("train", 0)
+    assert (
+        told.judge(problem, "8").feedback == untold.judge(untold.problem("train", 0), "8").feedback
+    )
 
 
 def test_json_answers_may_stand_as_values_or_text(write: Write) -> None:

@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -36,15 +36,18 @@ from fst_core.copies import (
     read_content,
     run_of,
 )
+from fst_core.journal import read_events
 from fst_core.run_folder import EARLIER, JOURNAL, lock, no_run
 from fst_core.storage import ManifestChanged, StorageError, Store
 
 FORMAT = 1
 RUNS = "runs"
 """Where runs are, unless told otherwise."""
-ENTRY = {"object", "sha256", "size"}
+ENTRY = {"object": str, "sha256": str, "size": int}
 """What a manifest says of each file."""
 MANIFEST, OBJECTS = "manifest.json", "objects/"
+DAMAGED = ""
+"""In place of a run's hash: the manifest cannot be read."""
 BUSY, REPLACES, ARRIVING = ".archive.lock", ".replaces", ".arriving"
 """In a run folder: held by who archives it; the run in the store that a fresh one may replace; a
 copy that is being fetched."""
@@ -63,6 +66,8 @@ class Moved:
     """Bytes of these."""
     further: bool = False
     """Whether the other side was further already, so that nothing was to be done."""
+    mended: bool = False
+    """Whether what the store held of the run was damaged, and was replaced."""
 
 
 def run_url(store: str, folder: Path) -> str:
@@ -70,8 +75,8 @@ def run_url(store: str, folder: Path) -> str:
 
     Elsewhere by its last two names, STUDY/RUN.
     """
-    whole = folder.absolute()
-    parts = whole.parts[-2:]
+    whole = Path(os.path.abspath(folder))  # which has no .. any more
+    parts = whole.parts[1:][-2:]
     if len(below := _below(Path.cwd() / RUNS, whole) or _below(Path.cwd(), whole)) > 1:
         parts = below
     return "/".join([store.rstrip("/"), *parts])
@@ -88,14 +93,16 @@ def archive(
 
     Args:
         url: address of the run in the store (see `run_url`).
-        instead: also where the store holds another run under this name.
+        instead: also where the store holds another run under this name, or a damaged one.
     Raises:
-        StorageError: if the folder holds no run, the store cannot be used, or holds another run.
+        JournalError: if the folder's journal is damaged.
+        StorageError: if the folder holds no run, the store cannot be used, or holds another run or
+            a damaged one.
     """
     store = Store(url)
     with _alone(folder), opened(folder) as here:
         for _ in range(TRIES):
-            there = _read_manifest(store)
+            there = _read_manifest(store, instead)
             if there and there.run != here.run and not (instead or _may_replace(folder, there)):
                 raise StorageError(
                     f"{url} holds another run of the same name; nothing was sent: give this one "
@@ -104,7 +111,8 @@ def archive(
             if there and there.run == here.run and there.position > here.position:
                 return Moved(0, 0, further=True)
             try:
-                return _send(store, here, there, on_bytes or _silent)
+                moved = _send(store, here, there, on_bytes or _silent)
+                return replace(moved, mended=there is not None and there.run == DAMAGED)
             except ManifestChanged:
                 continue
     raise StorageError(f"{url} is being archived from several places at once; try again later")
@@ -260,25 +268,36 @@ def _put_in_place(folder: Path) -> None:
     shutil.rmtree(arriving)
 
 
-def _read_manifest(store: Store) -> Copy | None:
+def _read_manifest(store: Store, instead: bool = False) -> Copy | None:
+    """What the store holds; `instead`: for a damaged manifest a copy of the run DAMAGED."""
     found = store.read(MANIFEST)
     if found is None:
         return None
     data, version = found
     try:
-        told = json.loads(data)
-        if told["format"] != FORMAT:
-            raise StorageError(f"{store.url} has another format; use the version that wrote it")
-        if not all(entry.keys() >= ENTRY for entry in told["files"].values()):
-            raise TypeError("a file without its object, size or hash")
-        if not all(map(_is_expected, told["files"])):
-            raise StorageError(f"{store.url}/{MANIFEST} names files that no run has; nothing done")
-        reached = Position(**told["position"])
-        return Copy(told["run"], reached, told["files"], tuple(told["removed"]), version)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _copy_of(store, json.loads(data), version)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if instead:
+            return Copy(DAMAGED, Position(-1, False, 0), {}, version=version)
         raise StorageError(
-            f"{store.url}/{MANIFEST} is damaged ({error}); remove it and archive the run again"
+            f"{store.url}/{MANIFEST} is damaged ({error}); put a whole run in its place: "
+            "fst archive --replace RUN"
         ) from error
+
+
+def _copy_of(store: Store, told: Any, version: str) -> Copy:
+    if told["format"] != FORMAT:
+        raise StorageError(f"{store.url} has another format; use the version that wrote it")
+    for path, entry in told["files"].items():
+        if not _is_expected(path):
+            raise ValueError("it names files that no run has")
+        if not all(isinstance(entry[key], kind) for key, kind in ENTRY.items()):
+            raise TypeError("a file without its object, size or hash")
+    reached = Position(**told["position"])
+    names = (told["run"], *told["removed"])
+    if not all(isinstance(n, int) for n in reached) or not all(isinstance(n, str) for n in names):
+        raise TypeError("no position, or no names")
+    return Copy(told["run"], reached, told["files"], tuple(told["removed"]), version)
 
 
 def _write_manifest(
@@ -312,6 +331,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Wait for another archive of this folder: it may send what this one would."""
     if not (folder / JOURNAL).is_file() and not (folder / PACKED).is_file():
         raise StorageError(f"{folder} cannot be archived: {no_run(folder)}")
+    if not read_events(folder / JOURNAL):
+        raise StorageError(f"{folder} cannot be archived: its journal is empty; run it first")
     with (folder / BUSY).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -260,7 +260,7 @@ def sync(runs: RunFolders) -> None:
 
 @app.command()
 def doctor(runs: RunsRoot = Path("runs")) -> None:
-    """Check this machine; exit 1 if something would stop a run."""
+    """Check this machine; exit 1 if something stops a run, or keeps it out of MLflow or a store."""
     from fst_core.doctor import examine
 
     styles = {"ok": "green", "note": "yellow", "problem": "bold red"}

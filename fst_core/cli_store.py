@@ -33,7 +33,8 @@ def archive_runs(
         str, typer.Option("--to", metavar="s3://BUCKET/PREFIX", help="Else FST_STORE.")
     ] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where the store holds another run so named.")
+        bool,
+        typer.Option("--replace", help="Also where the store holds another run, or a damaged one."),
     ] = False,
 ) -> None:
     """Send what an S3 store lacks of each run; a run may be going on."""
@@ -53,7 +54,8 @@ def archive_runs(
         if moved.further:
             say(f"{folder}: {url} is further; to get it: fst restore {url}")
         else:
-            say(f"{folder}: {moved.files} files, {moved.size} bytes sent to {url}")
+            mended = "; what was damaged there is replaced" if moved.mended else ""
+            say(f"{folder}: {moved.files} files, {moved.size} bytes sent to {url}{mended}")
 
 
 def restore_run(

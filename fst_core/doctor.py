@@ -1,13 +1,14 @@
 """What works on this machine: one line per check, with a remedy where something is wrong."""
 
+import http.client
 import importlib
 import importlib.metadata
 import os
-import re
 import shutil
 import socket
 import sqlite3
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
+
+from fst_core.addresses import without_password
+from fst_core.home import HOME, clone
 
 Level = Literal["ok", "note", "problem"]
 
@@ -30,6 +34,13 @@ OPTIONAL = {
 VLLM_ABSENT = "not installed; every policy.engine but vllm works (a vLLM server needs none here)"
 LEAST_FREE_BYTES = 2_000_000_000
 CONNECT_SECONDS = 2.0
+CARDS = "FST_CARDS"
+"""Variable with a number of cards to take as there, for tests on hosts without one."""
+WELL = b"true"
+"""What a Prefect server says of its health."""
+PORTS = {"http": 80, "https": 443}
+UNPROBED = {"", "file", "databricks", "databricks-uc", "uc", "mssql", "mysql", "postgresql"}
+"""Kinds of MLflow addresses that are not tried out."""
 DATA, DATA_MANIFEST = Path("data"), Path("data.manifest.json")
 
 
@@ -54,6 +65,8 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield check_vllm(ranges.get("vllm"))
     yield check_tracking()
     yield check_prefect()
+    yield check_home()
+    yield check_cards()
     yield check_store()
     yield check_data()
     yield check_disk(folder)
@@ -134,37 +147,43 @@ def check_tracking() -> Finding:
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri:
         return Finding("ok", "tracking", "mlflow.db in the working folder (no MLFLOW_TRACKING_URI)")
-    shown = _without_password(uri)
+    shown = without_password(uri)
     try:
         parts = urlsplit(uri)
+        port = parts.port or PORTS.get(parts.scheme, 0)
     except ValueError as error:
-        return Finding("problem", "tracking", f"MLFLOW_TRACKING_URI is no address ({error})")
-    if parts.scheme in ("http", "https"):
-        return _answers(shown, parts.hostname or "", parts.port or _PORTS[parts.scheme])
-    if parts.scheme == "sqlite":
+        return _no_tracking(f"no address ({error})")
+    if parts.scheme in PORTS and parts.hostname:
+        return _answers(shown, parts.hostname, port)
+    if uri.startswith("sqlite:///"):
         return _opens(shown, Path(uri.removeprefix("sqlite:///").partition("?")[0]))
-    return Finding("ok", "tracking", f"{shown} (not probed)")
+    plugins = importlib.metadata.entry_points(group="mlflow.tracking_store").names
+    kind, driver = parts.scheme.partition("+")[::2]
+    if kind in UNPROBED or (kind == "sqlite" and driver) or parts.scheme in plugins:
+        return Finding("ok", "tracking", f"{shown} (not probed)")
+    return _no_tracking("none that MLflow knows")
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", uri)
-
-
-_PORTS = {"http": 80, "https": 443}
+def _no_tracking(reason: str) -> Finding:
+    advice = "write http://HOST:PORT or sqlite:///FILE, or unset it; runs go on without it"
+    return Finding("problem", "tracking", f"MLFLOW_TRACKING_URI is {reason}; {advice}")
 
 
 def _answers(shown: str, host: str, port: int) -> Finding:
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or long
         advice = "start it (`make services`) or unset MLFLOW_TRACKING_URI; runs go on without it"
         return Finding("problem", "tracking", f"{shown} does not answer ({error}); {advice}")
     return Finding("ok", "tracking", f"{shown} answers")
 
 
 def _opens(shown: str, path: Path) -> Finding:
-    if not path.exists():
-        good = path.absolute().parent.is_dir()
+    try:
+        exists, good = path.exists(), path.absolute().parent.is_dir()
+    except OSError as error:
+        return _no_tracking(f"no file that can be opened ({error.strerror})")
+    if not exists:
         text = "will be made" if good else "cannot be made: its folder does not exist; make it"
         return Finding("ok" if good else "problem", "tracking", f"{shown} {text}")
     try:
@@ -176,19 +195,49 @@ def _opens(shown: str, path: Path) -> Finding:
 
 
 def check_prefect() -> Finding:
-    """Whether the Prefect server answers."""
+    """Whether a Prefect server answers; a password is not sent."""
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     if not url:
         text = "no PREFECT_API_URL; a flow brings a server of its own for as long as it runs"
         return Finding("ok", "prefect server", text)
     advice = "start it (`make services`), correct PREFECT_API_URL, or unset it"
-    shown = _without_password(url)
+    shown = without_password(url)
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=CONNECT_SECONDS):
-            return Finding("ok", "prefect server", f"{shown} answers")
-    except (OSError, ValueError) as error:
+        place = without_password(f"{url}/health", "")
+        with urllib.request.urlopen(place, timeout=CONNECT_SECONDS) as answer:
+            reason = "" if answer.read(len(WELL) + 1) == WELL else "its health is not told"
+    except urllib.error.HTTPError as error:
+        reason = str(error)
+    except (OSError, ValueError, http.client.HTTPException) as error:
         text = f"{shown} does not answer ({error}); {advice}"
         return Finding("problem", "prefect server", text)
+    if reason:
+        api = "PREFECT_API_URL is the address of its API and ends in /api; correct it, or unset it"
+        text = f"what answers at {shown} is no Prefect server ({reason}); {api}"
+        return Finding("problem", "prefect server", text)
+    return Finding("ok", "prefect server", f"{shown} answers")
+
+
+def check_home() -> Finding:
+    """Whether FST_HOME, which workers of deployments read, is a clone of the project."""
+    named = os.environ.get(HOME, "")
+    if not named:
+        return Finding("ok", "home", f"no {HOME}; a worker of deployments needs one")
+    if clone(named) is None:
+        text = f"{HOME} = {named!r} is no clone of the project; set it to the folder of flows/"
+        return Finding("problem", "home", f"{text}, or unset it")
+    return Finding("ok", "home", named)
+
+
+def check_cards() -> Finding:
+    """Whether FST_CARDS, where it is set, is a number of cards."""
+    faked = os.environ.get(CARDS)
+    if faked is None:
+        return Finding("ok", "cards", f"no {CARDS}; runs share the cards that are there")
+    if not faked.isdecimal():
+        text = f"{CARDS} = {faked!r} is no number of cards; correct it, or unset it"
+        return Finding("problem", "cards", text)
+    return Finding("note", "cards", f"{CARDS} = {faked}: cards are faked, as tests do; unset it")
 
 
 def check_store() -> Finding:
@@ -213,7 +262,7 @@ def check_data() -> Finding:
     if not DATA_MANIFEST.exists():
         return Finding("ok", "data", f"no {DATA_MANIFEST} in this folder: no pools to check")
     if not DATA.is_dir():
-        text = f"no {DATA}/ yet; make it: dvc repro data.dvc (or dvc pull)"
+        text = f"no {DATA}/ yet; make it: dvc repro data.dvc"
         return Finding("note", "data", text)
     pools = importlib.import_module("fst_core.environments.pools")
     errors = importlib.import_module("fst_core.environments.errors")
@@ -228,7 +277,7 @@ def check_data() -> Finding:
 
 def check_disk(folder: Path) -> Finding:
     """Free space where runs are written."""
-    place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.is_dir())
+    place = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(p))
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.0f} GB free in {place}"
     if not os.access(place, os.W_OK):

@@ -7,6 +7,15 @@ HOME = "FST_HOME"
 """Variable with the folder of the project's clone, read by the process that runs a flow."""
 
 
+def clone(named: str) -> Path | None:
+    """The clone of the project that a value of FST_HOME names, or None if it names none."""
+    try:
+        folder = Path(named).expanduser()
+        return folder if named and (folder / "flows").is_dir() else None
+    except (OSError, RuntimeError):  # too long or not ours to read; of a user who is not there
+        return None
+
+
 def enter_home() -> dict[str, str]:
     """Make the project's folder the working directory.
 
@@ -16,8 +25,8 @@ def enter_home() -> dict[str, str]:
         RuntimeError: if FST_HOME does not name a clone of the project.
     """
     named = os.environ.get(HOME, "")
-    folder = Path(named).expanduser()
-    if not named or not (folder / "flows").is_dir():
+    folder = clone(named)
+    if folder is None:
         said = f"{HOME} = {named!r} is no clone of the project" if named else f"{HOME} is not set"
         raise RuntimeError(
             f"{said}; start this worker again with {HOME} set to the folder that holds flows/"

@@ -14,7 +14,6 @@ put any two beside each other.
 """
 
 import os
-import re
 import ssl
 import urllib.error
 import urllib.request
@@ -38,6 +37,7 @@ from mlflow import MlflowClient  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
 from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
+from fst_core.addresses import without_password  # noqa: E402
 from fst_core.journal import effective, read_events  # noqa: E402
 from fst_core.tracking.metrics import event_metrics  # noqa: E402
 from fst_core.tracking.replay import SyncReport, replay  # noqa: E402
@@ -111,7 +111,7 @@ def page_of(run_dir: Path, tracking_uri: str | None = None) -> str | None:
         run = find_run(client, run_dir.name, started, events)
     if run is None:
         return None
-    shown = re.sub(r"//[^/@]*@", "//", uri).rstrip("/")
+    shown = without_password(uri, "").rstrip("/")
     return f"{shown}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
@@ -143,7 +143,7 @@ def _connected(tracking_uri: str | None, advice: str) -> Iterator[tuple[MlflowCl
         _ping(uri)
         yield _client(uri), uri
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        shown = re.sub(r"//[^/@]*@", "//***@", uri)
+        shown = without_password(uri)
         reason = (str(error) or repr(error)).replace(uri, shown).splitlines()[0]
         reason = reason if len(reason) <= 240 else f"{reason[:239]}…"
         raise TrackingError(
@@ -165,7 +165,7 @@ def _ping(uri: str) -> None:
     """Fail within seconds where nothing answers; any answer at all will do."""
     if not uri.startswith(("http://", "https://")):
         return
-    address = re.sub(r"//[^/@]*@", "//", uri).rstrip("/") + "/health"
+    address = without_password(uri, "").rstrip("/") + "/health"
     try:
         urllib.request.urlopen(address, timeout=PING_SECONDS).close()
     except urllib.error.HTTPError:

@@ -2,7 +2,7 @@
 
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,8 +38,10 @@ def healthy() -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/api/health" else 404)
+            known = {"/api/health": b"true", "/page/health": b"<html>", "/trueish/health": b"true!"}
+            self.send_response(200 if self.path in known else 404)
             self.end_headers()
+            self.wfile.write(known.get(self.path, b""))
 
         def log_message(self, *_: object) -> None:
             """No lines between the tests'."""
@@ -56,7 +58,9 @@ def healthy() -> Iterator[str]:
     [
         ("/api", "ok", "answers"),
         ("/api/", "ok", "answers"),
-        ("", "problem", "does not answer (HTTP Error 404: Not Found); start it (`make services`)"),
+        ("", "problem", "is no Prefect server (HTTP Error 404: Not Found); PREFECT_API_URL is the"),
+        ("/page", "problem", "is no Prefect server (its health is not told); PREFECT_API_URL is"),
+        ("/trueish", "problem", "and ends in /api; correct it, or unset it"),
     ],
 )
 def test_a_prefect_server(
@@ -66,6 +70,26 @@ def test_a_prefect_server(
     finding = doctor.check_prefect()
     assert finding.level == level
     assert text in finding.text
+
+
+def test_a_password_does_not_stop_the_probe(healthy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", healthy.replace("://", "://ann:secret@") + "/api")
+    assert doctor.check_prefect().level == "ok"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://ann:secret@host:port/api", "http://a b/api", "http://a..b/api", "nonsense"),
+        *(f"http://{'a' * 300}/api", "http://127.0.0.1:99999/api", "http://[::1/api"),
+        "http://ann:se/cret@127.0.0.1:9/api",
+    ],
+)
+def test_an_address_of_prefect_that_is_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    finding = doctor.check_prefect()
+    assert finding.level == "problem" and "correct PREFECT_API_URL" in finding.text
+    assert "secret" not in finding.text and "cret@" not in finding.text
 
 
 def test_a_prefect_server_that_is_away_and_whose_address_holds_a_password(
@@ -105,6 +129,77 @@ def test_a_store_that_cannot_be_used(url: str, said: str, monkeypatch: pytest.Mo
     finding = doctor.check_store()
     assert finding.level == "problem"
     assert said in finding.text
+
+
+@pytest.mark.parametrize(
+    ("uri", "level", "said"),
+    [
+        *(
+            (uri, "problem", f"MLFLOW_TRACKING_URI is {said}; write http://HOST:PORT or sqlite:")
+            for uri, said in {
+                "nonsense://": "none that MLflow knows",
+                "ann:secret@host": "none that MLflow knows",
+                "http://": "none that MLflow knows",
+                "sqlite:mlflow.db": "none that MLflow knows",
+                "http://ann:secret@[::1": "no address (Invalid IPv6 URL)",
+                "http://host:99999": "no address (Port out of range 0-65535)",
+            }.items()
+        ),
+        ("http://ann:secret@127.0.0.1:9", "problem", "http://***@127.0.0.1:9 does not answer"),
+        ("http://a..b:5000", "problem", "http://a..b:5000 does not answer"),
+        (f"http://{'a' * 300}", "problem", "does not answer"),
+        (f"sqlite:///{'a' * 300}/x.db", "problem", "no file that can be opened (File name too lon"),
+        ("sqlite:///nowhere/x.db", "problem", "its folder does not exist; make it"),
+        ("sqlite:///mlflow.db", "ok", "will be made"),
+        ("postgresql+psycopg2://ann:secret@host/db", "ok", "2://***@host/db (not probed)"),
+        *((uri, "ok", f"{uri} (not probed)") for uri in ("databricks", "./mlruns", "file:///x")),
+    ],
+)
+def test_where_runs_are_tracked(
+    uri: str, level: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    finding = doctor.check_tracking()
+    assert finding.level == level and said in finding.text
+    assert "secret" not in finding.text
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "level", "said"),
+    [
+        *(
+            (doctor.check_home, place, "problem", "is no clone of the project; set it to the fol")
+            for place in ("nowhere", "file", ".", "~nosuchuser/x", "a" * 300)
+        ),
+        (doctor.check_home, "clone", "ok", "clone"),
+        (doctor.check_home, None, "ok", "no FST_HOME"),
+        *(
+            (doctor.check_cards, cards, "problem", "is no number of cards; correct it, or unset")
+            for cards in ("", "0,1", "-1", "two", "1.5")
+        ),
+        (doctor.check_cards, "2", "note", "FST_CARDS = 2: cards are faked"),
+        (doctor.check_cards, None, "ok", "no FST_CARDS"),
+    ],
+)
+def test_what_flows_read(
+    check: Callable[[], doctor.Finding],
+    value: str | None,
+    level: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clone" / "flows").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    name = doctor.HOME if check is doctor.check_home else doctor.CARDS
+    monkeypatch.delenv(name, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    finding = check()
+    assert finding.level == level and said in finding.text
+    assert finding in list(doctor.examine(tmp_path))
 
 
 def test_data_is_compared_with_the_manifest(

@@ -18,6 +18,7 @@ from flows.parameters import (
     Track,
     Where,
     described,
+    inside_project,
 )
 from fst_core.config import RunConfig, StudyConfig
 from fst_core.config.model import ConfigError
@@ -43,9 +44,10 @@ def ablation(
 
     Raises:
         ConfigError: before anything starts, if there are no sweeps or a run cannot be run.
+        Refused: if a deployment's run is to write outside the project.
         StudyFailed: after the report, if runs failed.
     """
-    overrides = with_data(overrides, data)
+    overrides, runs = with_data(overrides, data), inside_project(runs)
     planned, study = expand(config_path, overrides, arms, seeds)
     refuse_without_sweeps(study, config_path)
     order = Order(config_path, overrides, runs, track, on, deployment)

@@ -8,7 +8,6 @@ Runs that are not finished go on at their last checkpoint and finished ones are 
 
 import argparse
 import os
-import re
 import shlex
 import sys
 import time
@@ -39,13 +38,17 @@ from flows.parameters import (
     Track,
     Where,
     described,
+    inside_project,
 )
-from flows.server import prefect_server
+from flows.server import prefect_server, refuse_without_server
+from fst_core.addresses import without_password
 from fst_core.cli_options import say
 from fst_core.config import RunConfig
+from fst_core.config.model import ConfigError
 from fst_core.offline import replaced
 from fst_core.preflight import preflight
 from fst_core.study import expand, run_folder
+from infra.servers import PREFECT_UI
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
 from tasks.track import prepare_store, track_report
@@ -111,9 +114,11 @@ def compare(
 
     Raises:
         ConfigError: before anything starts, if one of the runs cannot be run.
+        Refused: if a deployment's run is to write outside the project.
         StudyFailed: after the report, if runs failed.
     """
-    overrides, runs = with_data(overrides, data), dated_folder(runs) if dated else runs
+    overrides = with_data(overrides, data)
+    runs = inside_project(dated_folder(runs) if dated else runs)
     planned, study = expand(config_path, overrides, arms, seeds)
     order = Order(config_path, overrides, runs, track, on, deployment)
     return run_and_report(order, planned, jobs or study.jobs)
@@ -189,24 +194,43 @@ def run_command(
         args: As `study_parser` reads them.
         check: Told the planned runs before anything is removed or started; raises to refuse them.
     """
-    overrides, watch, console = with_data(args.set, args.data), Stopwatch(), Console()
+    watch, console = Stopwatch(), Console()
     with told_as_a_sentence(), watch.time("all"):
+        overrides = with_data(args.set, args.data)
         planned, _ = expand(args.config, overrides, args.arms, args.seeds)
         folder = Path(args.runs) / planned[0].name
         check(planned)
-        for config in planned:
-            preflight(config)
+        if args.on == "workers":
+            refuse_as_workers(args)
+        else:
+            for config in planned:
+                preflight(config)
         old = [run_folder(Path(args.runs), config) for config in planned if args.fresh]
         with replaced(old, say), server(folder, watch, console), tags(planned[0].name):
             try:
                 done = study_flow(
                     args.config, args.arms, args.seeds, args.jobs, tuple(args.set), args.runs,
-                    args.data, track=not args.no_track, **more,
+                    args.data, not args.no_track, args.on, args.deployment, **more,
                 )  # fmt: skip
             except StudyFailed as failure:
                 done = failure.comparison
     show(done, watch.seconds, folder, console)
     sys.exit(1 if done.failures else 0)
+
+
+def refuse_as_workers(args: argparse.Namespace) -> None:
+    """Raise where a study's runs cannot be given to workers.
+
+    Raises:
+        ConfigError: with --fresh, which can replace the folders of this machine alone.
+        ServerError: without a server whose deployments workers serve.
+    """
+    if args.fresh:
+        raise ConfigError(
+            "--fresh replaces runs of this machine, not those of workers: leave it out, and give "
+            "new runs another name (--set name=...) or folder (--runs)"
+        )
+    refuse_without_server("workers take runs from one", "leave out --on workers")
 
 
 def study_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -216,6 +240,9 @@ def study_parser(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
     parser.add_argument("--jobs", type=int, help="runs at once; else the config's own")
+    help_text = "processes of this machine, or flow runs of --deployment for any worker of its pool"
+    parser.add_argument("--on", choices=["here", "workers"], default="here", help=help_text)
+    parser.add_argument("--deployment", default="train/train", metavar="FLOW/DEPLOYMENT")
     parser.add_argument("--fresh", action="store_true", help="replace earlier runs by new ones")
     add_shared_options(parser)
     return parser
@@ -249,7 +276,7 @@ def mlflow_command() -> str:
     """The command that shows what was tracked, bound to the loopback interface."""
     address = os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     if address.startswith("http"):
-        return re.sub(r"//[^/@]*@", "//", address)  # without a password
+        return without_password(address, "")
     program = Path(sys.executable).with_name("mlflow")
     words = [program, "ui", "--host", "127.0.0.1", "--backend-store-uri", address]
     return shlex.join(map(str, words))
@@ -260,10 +287,11 @@ def prefect_command(folder: Path) -> str:
     configured = get_current_settings().api.url
     if configured:
         return configured.removesuffix("/api")
-    home, program = (folder / "prefect").absolute(), Path(sys.executable).with_name("prefect")
-    words = ["env", f"PREFECT_HOME={home}", program, "server", "start", "--host", "127.0.0.1"]
-    words.append("--analytics-off")
-    return shlex.join(map(str, words))
+    program = str(Path(sys.executable).with_name("prefect"))
+    variables = {"PREFECT_HOME": str((folder / "prefect").absolute()), **PREFECT_UI}
+    words = ["env", *(f"{name}={value}" for name, value in variables.items())]
+    words += [program, "server", "start", "--host", "127.0.0.1", "--analytics-off"]
+    return shlex.join(words)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from prefect.exceptions import ParameterTypeError
+
 from flows.server import ServerError
 from fst_core.cli import say, sentence_for
 from tasks.alive import Lost
@@ -27,7 +29,8 @@ def told_as_a_sentence() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = str(error) if isinstance(error, (ServerError, Refused)) else sentence_for(error)
+        told = (ServerError, Refused, ParameterTypeError)
+        sentence = str(error) if isinstance(error, told) else sentence_for(error)
         if sentence is None:
             raise
         say(f"error: {sentence}")

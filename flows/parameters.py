@@ -1,14 +1,20 @@
 """The parameters that flows share, as the form of the UI shows them and the API checks them.
 
-Types and patterns are checked before a run is made; whether a file or an arm is there, by the run.
+Types and patterns are checked before a run is made; whether a file or an arm is there, and whether
+a folder is inside the project, by the run.
 """
 
 import inspect
+import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+from prefect.runtime import deployment
 from pydantic import Field
 from pydantic.fields import FieldInfo
+
+from tasks.tries import Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +31,7 @@ Arm = Annotated[
     Field(min_length=1, description="Arm of the file, or a built-in one: fst, rl, gepa, base."),
 ]
 Arms = Annotated[tuple[Arm, ...], Field(description="Arms to run; none: the config's own.")]
-Seed = Annotated[int, Field(ge=0, description="Seed of the run, 0 or more.")]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of the run, 0 or more.")]
 Seeds = Annotated[tuple[Seed, ...], Field(description="Seeds to run; none: the config's own.")]
 Jobs = Annotated[
     Annotated[int, Field(ge=1)] | None,
@@ -40,7 +46,8 @@ Overrides = Annotated[
     ),
 ]
 Runs = Annotated[
-    str, Field(min_length=1, description="Folder of all studies, from the project root.")
+    str,
+    Field(min_length=1, description="Folder of all studies, inside the project, from its root."),
 ]
 Data = Annotated[
     str | None, Field(description="Folder of pools to read problems from, such as data.")
@@ -78,10 +85,40 @@ Study = Annotated[
     str,
     Field(
         min_length=1,
-        description="Folder of a study's runs, from the project root.",
+        description="Folder of a study's runs, inside the project, from its root.",
         examples=["runs/demo"],
     ),
 ]
+
+
+def inside_project(folder: str) -> str:
+    """A folder as it was given, unless a deployment's run would leave the project by it.
+
+    The project is the working directory (FST_HOME on a worker). A command line may name any folder.
+
+    Raises:
+        Refused: in a deployment's run, for a folder elsewhere, links followed, a name with control
+            characters, or a file.
+    """
+    if deployment.id is None:
+        return folder
+    home = Path.cwd().resolve()
+    try:
+        place = Path(folder).resolve()
+        inside = not folder.startswith("~") and place.is_relative_to(home)
+    except (RuntimeError, ValueError):  # links in a ring, a null character
+        inside = False
+    if not inside:
+        raise Refused(
+            f"{folder!r} is no folder inside the project, {home} (links are followed); a "
+            "deployment's run writes nowhere else: name one from there, such as 'runs/mine'"
+        )
+    if any(unicodedata.category(character) == "Cc" for character in folder):
+        raise Refused(f"{folder!r} holds control characters; name a folder such as 'runs/mine'")
+    file = next((part for part in (place, *place.parents) if part.is_file()), None)
+    if file is not None:
+        raise Refused(f"{folder!r}: {file} is a file; name a folder, such as 'runs/mine'")
+    return folder
 
 
 def described(function: F) -> F:

@@ -2,48 +2,50 @@
 
     python -m flows.prepare
 
-Run it from its deployment, never inside a DVC stage. Where data/ has changed, the event
-`fst.data.changed` tells so, and an automation starts a comparison.
+Run it from its deployment, never inside a DVC stage. Where data/ has changed, and the manifest that
+git tracks lists what it is now, the event `fst.data.changed` tells so, and an automation starts a
+comparison.
 """
 
 import argparse
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.settings import get_current_settings
 from rich.console import Console
 
 from flows.options import told_as_a_sentence
-from flows.server import ServerError
+from flows.server import refuse_without_server
 from tasks.data import (
     announce,
     data_hash,
+    last_announced,
     refuse_inside_a_stage,
     reproduce_data,
     unaccepted_change,
 )
+from tasks.tries import Refused
 
 
 @flow(name="prepare")
-def prepare() -> dict[str, str | None]:
-    """Bring data/ to what the code says, and tell the server where that has changed it.
+def prepare() -> dict[str, str]:
+    """Bring data/ to what the code says, and tell the server where that is other data than before.
 
     Returns:
-        The hash of data/ before ("old") and after ("new"), and what to do where the manifest that
-        git tracks is of other data ("advice").
+        The hash of the data that the server was last told of ("old"), and of data/ now ("new").
     Raises:
-        Refused: inside a DVC stage, beside another DVC command, or where DVC fails.
+        Refused: inside a DVC stage, beside another DVC command, where DVC fails, or where the
+            manifest that git tracks lists other data than was made.
     """
     refuse_inside_a_stage()
-    old = data_hash()
+    old = last_announced(data_hash())
     reproduce_data()
     new, advice = data_hash(), unaccepted_change()
+    create_markdown_artifact(told(old, new, advice), key="data")
+    if advice is not None:
+        raise Refused(advice)
     if new != old:
         announce(old, new)
-    if advice is not None:
-        get_run_logger().warning("%s", advice)
-    create_markdown_artifact(told(old, new, advice), key="data")
-    return {"old": old, "new": new, "advice": advice}
+    return {"old": old, "new": new}
 
 
 def told(old: str, new: str, advice: str | None) -> str:
@@ -52,25 +54,12 @@ def told(old: str, new: str, advice: str | None) -> str:
     return f"# data\n\ndata/ is {became}.\n" + (f"\n{advice}.\n" if advice else "")
 
 
-def refuse_without_server() -> None:
-    """Raise unless a Prefect server is configured.
-
-    Raises:
-        ServerError: a server that ended with this command could not act on changed data.
-    """
-    if not get_current_settings().api.url:
-        raise ServerError(
-            "no Prefect server is configured, and one must hear of changed data: set "
-            "PREFECT_API_URL, or run `dvc repro data.dvc` alone"
-        )
-
-
 def main() -> None:
     """Command line of `python -m flows.prepare`."""
     parser = argparse.ArgumentParser(prog="python -m flows.prepare", description="Prepare data/.")
     parser.parse_args()
     with told_as_a_sentence():
-        refuse_without_server()
+        refuse_without_server("one must hear of changed data", "run `dvc repro data.dvc` alone")
         result = prepare()
     Console().print_json(data=result)
 

@@ -10,7 +10,7 @@ from prefect import flow
 from rich.console import Console
 
 from flows.options import told_as_a_sentence
-from flows.parameters import Study, Track, described
+from flows.parameters import Study, Track, described, inside_project
 from flows.server import prefect_server
 from fst_core.study import find_runs
 from tasks.report import write_report
@@ -24,8 +24,9 @@ def report(study: Study, track: Track = True) -> dict[str, str]:
 
     Raises:
         ConfigError: if the folder holds no run.
+        Refused: if a deployment's run is to write outside the project.
     """
-    folder = Path(study)
+    folder = Path(inside_project(study))
     made = write_report(find_runs([folder]), folder)
     if track:
         track_report(folder.absolute().name, folder)

@@ -18,10 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import httpx
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
+from infra.deploy import DeployError, server_url
+from infra.servers import PREFECT_UI
 from tasks.cards import make_limit
 
 START_SECONDS = 120
@@ -38,17 +41,34 @@ IDLE_SERVICES = (
     "TRIGGERS",
 )
 """Services that only deployments need; without them the server starts in half the time."""
-UI = {
-    "PREFECT_SERVER_UI_API_URL": "/api",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_UI_V2_ENABLED": "false",
-}
-"""The page asks the server that it came from, whatever the port. Prefect's second page is not the
-default: it asks a telemetry host for settings even where analytics are off."""
 
 
 class ServerError(RuntimeError):
-    """The temporary Prefect server did not start; the message names its log."""
+    """No Prefect server that would do; the message is a sentence."""
+
+
+def refuse_without_server(need: str, otherwise: str) -> None:
+    """Raise unless a Prefect server is configured and answers.
+
+    Args:
+        need: Why a server that ends with this command would not do.
+        otherwise: What can be done without one.
+    Raises:
+        ServerError: saying so.
+    """
+    if not get_current_settings().api.url:
+        raise ServerError(
+            f"no Prefect server is configured, and {need}: set PREFECT_API_URL, or {otherwise}"
+        )
+    _refuse_wrong_address()
+
+
+def _refuse_wrong_address() -> None:
+    try:
+        server_url()
+    except DeployError as error:
+        if not isinstance(error.__cause__, httpx.ReadTimeout):  # busy: Prefect waits for it
+            raise ServerError(str(error)) from error
 
 
 @contextmanager
@@ -63,6 +83,7 @@ def prefect_server(home: Path) -> Iterator[str]:
     """
     configured = get_current_settings().api.url
     if configured:
+        _refuse_wrong_address()
         yield configured
         return
     home = home.absolute()
@@ -91,7 +112,7 @@ def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "prefect", "server", "start"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--analytics-off"]
     off = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
-    env = {**os.environ, **off, **UI, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
+    env = {**os.environ, **off, **PREFECT_UI, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
     # A session of its own: Ctrl-C in the terminal must reach the runs before their server goes.
     process = subprocess.Popen(
         command, env=env, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -14,7 +14,17 @@ from prefect import flow, get_run_logger, tags
 from rich.console import Console
 
 from flows.options import add_shared_options, told_as_a_sentence
-from flows.parameters import Arm, ConfigPath, Data, Overrides, Runs, Seed, Track, described
+from flows.parameters import (
+    Arm,
+    ConfigPath,
+    Data,
+    Overrides,
+    Runs,
+    Seed,
+    Track,
+    described,
+    inside_project,
+)
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
 from fst_core.interleave import FastPhase, remaining
@@ -55,12 +65,18 @@ def train(
     """
     outlive_reader()
     with lasting_errors_end_it():
+        root, missed = Path(inside_project(runs)), Missed()
         config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
-        folder, missed = run_folder(Path(runs), config), Missed()
+        folder = run_folder(root, config)
         attempt = current_attempt()
         attempt.wait_for(folder)
-        bring(config, Path(runs), missed)
-        if not holds_finished(folder, config):
+        bring(config, root, missed)
+        if holds_finished(folder, config):
+            get_run_logger().info(
+                "%s is finished: nothing is left to train; another seed or name is another run",
+                folder,
+            )
+        else:
             with card_for(config):
                 cycles(config, folder, track, missed, attempt)
         if track:
@@ -91,7 +107,8 @@ def cycles(config: RunConfig, folder: Path, track: bool, missed: Missed, attempt
     """Run every phase that is left, as long as the flow run is this attempt's."""
     with live_session(config, folder) as session:
         forget_earlier(folder)
-        get_run_logger().info("%s: on from phase %d", folder, session.next_phase)
+        where = f"goes on at phase {session.next_phase}" if session.next_phase else "begins"
+        get_run_logger().info("%s %s", folder, where)
         for phase in remaining(session):
             record = perform(config.id, phase)
             attempt.stop_if_lost(session, record.saved)
@@ -113,8 +130,8 @@ def main() -> None:
     parser.add_argument("--retries", type=int, default=1, help="further tries after a failure")
     add_shared_options(parser)
     args = parser.parse_args()
-    overrides = with_data(args.set, args.data)
     with told_as_a_sentence():
+        overrides = with_data(args.set, args.data)
         config, _ = load_config(args.config, args.arm, [*overrides, f"seed={args.seed}"])
         home = Path(args.runs) / config.name / "prefect"
         with prefect_server(home), tags(config.name, config.arm):

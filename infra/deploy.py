@@ -8,16 +8,15 @@ A second call changes what has changed and keeps the rest; runs that are going o
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 import httpx
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -31,6 +30,7 @@ from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
+from fst_core.addresses import without_password
 from fst_core.quiet import settle_environment
 from infra.automations import SILENCE_SECONDS, apply_automations, automations
 from infra.servers import ROOT
@@ -65,6 +65,7 @@ def deploy(silence_seconds: float = SILENCE_SECONDS) -> None:
         _tell(f"limit {limit}: {len(cards())} slots" if limit else "no card here, so no GPU slots")
         apply_deployments()
         deployments = deployment_ids(client)
+        refuse_unknown_parameters(client, deployments.values())
         _tell(f"{len(deployments)} deployments: {', '.join(deployments)}")
         wanted = automations(deployments, silence_seconds)
         for name, became in apply_automations(client, wanted).items():
@@ -79,21 +80,25 @@ def server_url() -> str:
     Raises:
         DeployError: if none is configured or it does not answer.
     """
-    url = get_current_settings().api.url
+    api = get_current_settings().api
+    url = api.url
     if not url:
         raise DeployError(
             "PREFECT_API_URL is not set, so there is no server to put deployments on; start one "
             "(make services) and set what it prints"
         )
-    shown = re.sub(r"//[^/@]*@", "//***@", url)
+    shown = without_password(url)
+    verify = not api.tls_insecure_skip_verify and (api.ssl_cert_file or True)
     try:
-        answer = httpx.get(f"{url}/health", timeout=PING_SECONDS)
+        answer = httpx.get(f"{url}/health", timeout=PING_SECONDS, verify=verify)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = (str(error) or repr(error)).replace(url, shown)
         raise DeployError(
             f"the Prefect server in PREFECT_API_URL, {shown}, does not answer "
             f"({reason}); start it (make services), or set another address"
         ) from error
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        return shown  # it asks who one is, which Prefect's own client tells
     if answer.status_code != httpx.codes.OK or answer.text != "true":
         raise DeployError(
             f"what answers at {shown} is no Prefect server; PREFECT_API_URL is the address of its "
@@ -153,6 +158,19 @@ def deployment_ids(client: SyncPrefectClient) -> dict[str, UUID]:
     declared = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
     names = [f"{one['entrypoint'].rpartition(':')[2]}/{one['name']}" for one in declared]
     return {name: client.read_deployment_by_name(name).id for name in names}
+
+
+def refuse_unknown_parameters(client: SyncPrefectClient, deployments: Iterable[UUID]) -> None:
+    """Have the server refuse a flow run with a parameter that the deployment's flow has not.
+
+    The schema that `prefect deploy` makes allows parameters of any name.
+    """
+    for identifier in deployments:
+        schema = client.read_deployment(identifier).parameter_openapi_schema or {}
+        closed = DeploymentUpdate(
+            parameter_openapi_schema={**schema, "additionalProperties": False}
+        )
+        client.update_deployment(identifier, closed)
 
 
 def watch_running(client: SyncPrefectClient, deployments: Mapping[str, UUID]) -> int:

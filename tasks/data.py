@@ -10,6 +10,7 @@ import yaml
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
+from prefect.variables import Variable
 
 from fst_core.environments.errors import DataError
 from tasks.tries import Refused
@@ -19,6 +20,8 @@ FOLDER, MANIFEST = Path("data"), Path("data.manifest.json")
 CHANGED = "fst.data.changed"
 """Event of changed data; its payload has the hashes "old" and "new"."""
 RESOURCE = "fst.data"
+ANNOUNCED = "fst_data"
+"""Variable of the Prefect server: the hash of the data that it was last told of."""
 STAGE_VARIABLES = ("DVC_STAGE", "DVC_ROOT")
 """Set by DVC for the commands of its stages."""
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
@@ -87,20 +90,31 @@ def reproduce_data() -> None:
 
 @task(name="check data", cache_policy=NO_CACHE)
 def unaccepted_change() -> str | None:
-    """What to do where data/ is not what the manifest that git tracks says; None where it is."""
+    """Why data/ is not what the manifest that git tracks says, and what to do; None where it is."""
     from fst_core.environments.pools import check_pools
 
     try:
         check_pools(FOLDER, MANIFEST)
     except DataError as error:
         return (
-            f"{error}. If the change is meant, accept it: `fst data manifest {FOLDER} --out "
-            f"{MANIFEST}`, then commit {MANIFEST} and {POINTER}"
+            f"{error}. The change is not announced, and DVC's training stages refuse it, until it "
+            f"is accepted: if it is meant, `fst data manifest {FOLDER} --out {MANIFEST}`, commit "
+            f"{MANIFEST} and {POINTER}, and run prepare again"
         )
     return None
+
+
+def last_announced(present: str) -> str:
+    """The hash of the data that the Prefect server was last told of; at first, that of now."""
+    known = Variable.get(ANNOUNCED)
+    if known is not None:
+        return str(known)
+    Variable.set(ANNOUNCED, present)
+    return present
 
 
 def announce(old: str, new: str) -> None:
     """Tell the Prefect server that data/ has changed; an automation starts what depends on it."""
     resource = {"prefect.resource.id": RESOURCE, "prefect.resource.name": str(FOLDER)}
     emit_event(CHANGED, resource, payload={"old": old, "new": new})
+    Variable.set(ANNOUNCED, new, overwrite=True)

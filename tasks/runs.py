@@ -17,9 +17,12 @@ from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
 from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
+from tasks.tries import Refused
 
 LOG_LINES = 12
 BEAT_SECONDS = 2.0
+NAMED_APART = ("arm", "seed")
+"""Settings that flows take as parameters, in the plural for a study."""
 
 
 class RunFailed(RuntimeError):
@@ -47,7 +50,18 @@ class Order:
 
 
 def with_data(overrides: Sequence[str], data: str | None) -> tuple[str, ...]:
-    """Overrides that also read problems from a folder of pools, if one is given."""
+    """Overrides that also read problems from a folder of pools, if one is given.
+
+    Raises:
+        Refused: for an override of what the flows' own parameters say.
+    """
+    for pair in overrides:
+        key = pair.partition("=")[0].strip()
+        if key in NAMED_APART:
+            raise Refused(
+                f"{pair!r} among the overrides would not count: the parameter {key} of a run, and "
+                f"{key}s of a study, says it (--{key}, --{key}s on a command line)"
+            )
     return (*overrides, *([data_override(Path(data))] if data else []))
 
 

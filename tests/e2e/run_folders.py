@@ -20,11 +20,11 @@ def begin(folder: Path, seed: int = 0, time: float = 1000.0) -> Path:
     return folder
 
 
-def append(folder: Path, kind: str, time: float = 1000.0) -> None:
+def append(folder: Path, kind: str, time: float = 1000.0, **fields: object) -> None:
     journal = folder / "journal.jsonl"
     seq = journal.read_bytes().count(b"\n") if journal.exists() else 0
     with journal.open("a") as file:
-        file.write(json.dumps({"seq": seq, "time": time, "kind": kind}) + "\n")
+        file.write(json.dumps({"seq": seq, "time": time, "kind": kind, **fields}) + "\n")
 
 
 def checkpoint(folder: Path, phase: int, weights: int | None = LARGE, keep: int = 2) -> Path:

@@ -53,11 +53,11 @@ def assert_ended(folder: Path) -> None:
 
 
 def test_a_cancelled_run_goes_on_to_the_same_journal(
-    lab: Lab, worker: None, tmp_path: Path
+    lab: Lab, worker: None, project_runs: Path
 ) -> None:
     parameters = {"config_path": SMOKE, "arm": "fst", "seed": 31, "overrides": MEDIUM}
-    parameters["runs"] = str(tmp_path / "cancelled")
-    folder = tmp_path / "cancelled/smoke/fst-s31"
+    parameters["runs"] = str(project_runs / "cancelled")
+    folder = project_runs / "cancelled/smoke/fst-s31"
     begun = start(lab, "train/train", **parameters)
     wait_for_steps(folder, 2)
     cancel(lab, begun)
@@ -65,7 +65,7 @@ def test_a_cancelled_run_goes_on_to_the_same_journal(
     assert list_checkpoints(folder / "checkpoints")
     assert not ended(folder)
     again = start(lab, "train/train", **parameters)
-    undisturbed = undisturbed_run(lab, tmp_path / "whole")
+    undisturbed = undisturbed_run(lab, project_runs / "whole")
     lab.wait(again, {"Completed"}, 240)
     raw = read_events(folder / "journal.jsonl")
     assert any(event["kind"] == "rewind" for event in raw)
@@ -82,12 +82,12 @@ def undisturbed_run(lab: Lab, runs: Path) -> list[Event]:
 
 @pytest.mark.parametrize("on", ["here", "workers"])
 def test_the_runs_of_a_cancelled_study_end_too(
-    lab: Lab, worker: None, tmp_path: Path, on: str
+    lab: Lab, worker: None, project_runs: Path, on: str
 ) -> None:
     parameters = {"config_path": SMOKE, "arms": ["rl", "fst"], "seeds": [32], "jobs": 2}
-    parameters |= {"overrides": LONG, "runs": str(tmp_path), "on": on}
+    parameters |= {"overrides": LONG, "runs": str(project_runs), "on": on}
     begun = start(lab, "compare/compare", **parameters)
-    folders = [tmp_path / "smoke/rl-s32", tmp_path / "smoke/fst-s32"]
+    folders = [project_runs / "smoke/rl-s32", project_runs / "smoke/fst-s32"]
     for folder in folders:
         wait_for_steps(folder, 1)
     cancel(lab, begun)

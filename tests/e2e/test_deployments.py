@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from tests.e2e.flow_runs import artifacts, children, finished_in_mlflow, first, start, stored
 from tests.e2e.lab import Lab
-from tests.pipeline.clones import ROOT, clone
+from tests.pipeline.clones import ROOT, clone, run
 
 pytestmark = pytest.mark.timeout(900)
 SMOKE = str(ROOT / "configs/tiny/smoke.toml")
@@ -27,8 +28,8 @@ def worker(lab: Lab) -> Iterator[None]:
         yield
 
 
-def test_a_run_started_through_the_api(lab: Lab, worker: None, tmp_path: Path) -> None:
-    parameters = {"config_path": SMOKE, "arm": "fst", "seed": 21, "runs": str(tmp_path)}
+def test_a_run_started_through_the_api(lab: Lab, worker: None, project_runs: Path) -> None:
+    parameters = {"config_path": SMOKE, "arm": "fst", "seed": 21, "runs": str(project_runs)}
     begun = start(lab, "train/train", **parameters)
     lab.wait(begun, {"Completed"}, 180)
     (mlflow_id,) = finished_in_mlflow(lab, "smoke", "fst-s21")
@@ -41,10 +42,10 @@ def test_a_run_started_through_the_api(lab: Lab, worker: None, tmp_path: Path) -
     assert [key for key in kept if "checkpoint" in key or "safetensors" in key]
 
 
-def test_a_run_started_by_its_schedule(lab: Lab, worker: None, tmp_path: Path) -> None:
+def test_a_run_started_by_its_schedule(lab: Lab, worker: None, project_runs: Path) -> None:
     soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=10)
     every = IntervalSchedule(interval=datetime.timedelta(minutes=1), anchor_date=soon)
-    parameters = {"config_path": SMOKE, "arm": "rl", "seed": 22, "runs": str(tmp_path)}
+    parameters = {"config_path": SMOKE, "arm": "rl", "seed": 22, "runs": str(project_runs)}
     with lab.client() as client:
         deployment = client.read_deployment_by_name("train/train")
         (schedule,) = client.create_deployment_schedules(
@@ -70,9 +71,10 @@ def has_begun_by_itself(run: FlowRun) -> bool:
         ({"seed": -1}, "field 'seed'. Failure reason: -1 is less than the minimum of 0"),
         ({"config_path": "configs/tiny/smoke"}, "field 'config_path'. Failure reason:"),
         ({"overrides": ["loop.steps"]}, "field 'overrides[0]'. Failure reason: 'loop.steps'"),
+        ({"nonsense": 1}, "('nonsense' was unexpected)"),
     ],
 )
-def test_a_parameter_of_the_wrong_type_is_refused(
+def test_a_parameter_of_the_wrong_name_or_type_is_refused(
     lab: Lab, parameters: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(PrefectHTTPStatusError) as caught:
@@ -82,20 +84,22 @@ def test_a_parameter_of_the_wrong_type_is_refused(
 
 
 def test_a_parameter_of_the_wrong_content_fails_in_a_sentence_and_is_not_tried_again(
-    lab: Lab, worker: None, tmp_path: Path
+    lab: Lab, worker: None, project_runs: Path, tmp_path: Path
 ) -> None:
     wrong = {
+        "outside": {"config_path": SMOKE, "runs": str(tmp_path)},
         "no such file": {"config_path": "configs/none.toml"},
         "unknown arm": {"config_path": SMOKE, "arm": "nonsense"},
     }
-    runs = str(tmp_path)
-    begun = {why: start(lab, "train/train", runs=runs, **what) for why, what in wrong.items()}
+    given = {why: {"runs": str(project_runs), **what} for why, what in wrong.items()}
+    begun = {why: start(lab, "train/train", **what) for why, what in given.items()}
     done = {why: lab.wait(flow_run, {"Failed"}, 120) for why, flow_run in begun.items()}
-    assert [run.run_count for run in done.values()] == [1, 1]
+    assert [run.run_count for run in done.values()] == [1, 1, 1]
     said = {why: run.state.message for why, run in done.items()}
     assert "configs/none.toml: cannot be read (No such file or directory)" in said["no such file"]
     assert "no arm 'nonsense'; known arms: base, fst" in said["unknown arm"]
-    assert not any(tmp_path.iterdir())
+    assert f"'{tmp_path}' is no folder inside the project" in said["outside"]
+    assert not any(tmp_path.iterdir()) and not any(project_runs.iterdir())
 
 
 def test_a_study_goes_to_workers_that_share_no_disk(lab: Lab, tmp_path: Path) -> None:
@@ -116,16 +120,30 @@ def test_a_study_goes_to_workers_that_share_no_disk(lab: Lab, tmp_path: Path) ->
     assert "rl-s23 in MLflow" in report and "final" in report
 
 
-def test_changed_data_starts_a_comparison(lab: Lab, tmp_path: Path) -> None:
+def test_a_study_of_the_command_line_goes_to_workers(
+    lab: Lab, worker: None, project_runs: Path
+) -> None:
+    words = ["flows.compare", SMOKE, "--arms", "base", "--seeds", "24", "--on", "workers"]
+    lab.run(sys.executable, "-m", *words, "--runs", str(project_runs))
+    summary = json.loads((project_runs / "smoke/summary.json").read_text())
+    assert summary["arms"]["base"]["counted"] == ["base-s24"]
+    begun = first(lab, "train/train", lambda run: run.name == "base-s24", 1)
+    assert begun.state_name == "Completed" and begun.parent_task_run_id is not None
+
+
+def test_changed_data_starts_a_comparison_once_it_is_accepted(lab: Lab, tmp_path: Path) -> None:
     root = clone(_made(tmp_path / "project"))
     smaller(root)
     old = data_hash(root)
     with on(lab, "cpu", root):
-        done = lab.wait(start(lab, "prepare/prepare"), {"Completed"}, 180)
+        refused = lab.wait(start(lab, "prepare/prepare"), {"Failed"}, 180)
         new = data_hash(root)
         assert new != old
-        shown = artifacts(lab, done.id)["data"]
+        shown = artifacts(lab, refused.id)["data"]
         assert old in shown and new in shown and "fst data manifest" in shown
+        assert "and run prepare again" in refused.state.message
+        run(root, "fst", "data", "manifest", "data", "--out", "data.manifest.json")
+        done = lab.wait(start(lab, "prepare/prepare"), {"Completed"}, 180)
         begun = first(lab, "compare/compare", lambda run: run.created > done.start_time, 60)
         lab.wait(begun.id, {"Completed"}, 240)
         assert begun.created_by is not None and begun.created_by.type == "AUTOMATION"

@@ -7,6 +7,7 @@ they wait there (tests/e2e/patched).
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from uuid import UUID
 
 import psutil
@@ -48,8 +49,8 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def runs(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
-    home = tmp_path_factory.mktemp("kill")
+def runs(lab: Lab, project_folder: Path) -> Iterator[dict[str, Run]]:
+    home = Path(mkdtemp(prefix="kill-", dir=project_folder))
     ids, processes = {}, {}
     with lab.worker("cpu") as worker:
         for case, place in PLACES.items():

@@ -10,12 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from tempfile import mkdtemp
 from uuid import UUID
 
 import pytest
 
 from fst_core.journal import read_events
 from fst_core.tracking import sync as send
+from infra.servers import ROOT
 from tests.e2e.flow_runs import artifacts
 from tests.e2e.lab import Lab
 from tests.e2e.smoke_runs import (
@@ -74,8 +76,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    scene = Scene(tmp_path_factory.mktemp("outage"))
+def scene(lab: Lab, project_folder: Path) -> Iterator[Scene]:
+    scene = Scene(Path(mkdtemp(prefix="outage-", dir=project_folder)))
     with lab.worker("cpu"), ExitStack() as stack:
         for case in CASES:
             env = ENVIRONMENT.get(case, {})
@@ -169,7 +171,8 @@ def test_after_an_archive_the_store_has_the_whole_run(
     folder, store = scene.folder(case), store_of(lab, scene.runs(case))
     if case != "within":
         lab.run("fst", "archive", str(folder), "--to", store)
-    lab.run("fst", "restore", f"{store}/smoke/{folder.name}", "--runs", str(tmp_path))
+    kept = folder.relative_to(ROOT / "runs")
+    lab.run("fst", "restore", f"{store}/{kept}", "--runs", str(tmp_path))
     again = folder_of(tmp_path)
     assert events(again) == events(folder)
     assert weights(again) == weights(folder)

@@ -148,7 +148,7 @@ def test_an_archive_killed_after_another_leaves_that_one_whole(
     assert child(DIES, servers, run, place).returncode == -signal.SIGKILL
     restore(place, tmp_path / "b" / "fst-s0")
     assert tree(tmp_path / "b" / "fst-s0") == before
-    append(run, "rewind")
+    append(run, "rewind", to=-1)
     checkpoint(run, 5, keep=1)
     archive(run, place)
     kept = {entry["object"] for entry in manifest(place)["files"].values()}

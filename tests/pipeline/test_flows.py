@@ -3,13 +3,17 @@
 import json
 import logging
 import os
+import shlex
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -21,14 +25,19 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterName,
 )
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.compare import prefect_command
+from flows.server import ServerError, prefect_server, refuse_without_server
 from flows.train import train
 from fst_core.config.model import ConfigError
 from fst_core.journal import Journal, comparable, effective, read_events
 from fst_core.session import Session
 from fst_core.slow.base import TrainingDiverged
 from fst_core.tracking import TrackingError
-from tasks.runs import Follower
+from infra.servers import PREFECT_UI
+from tasks.runs import Follower, with_data
+from tasks.tries import Refused
 
 ROOT = Path(__file__).parents[2]
 SMOKE = str(ROOT / "configs/tiny/smoke.toml")
@@ -283,6 +292,7 @@ def test_probes_refuse_a_first_study_of_another_config(tmp_path, probes):
     done = told(*words)
     assert done.returncode == 1
     assert "holds a run of another config" in done.stderr and "flows.compare" in done.stderr
+    assert "name=..., by --set or in a deployment's overrides" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"smoke", "probes.toml"}
 
 
@@ -364,6 +374,131 @@ def test_a_terminated_command_ends_its_server(tmp_path):
     assert process.wait(30) == 128 + signal.SIGTERM
     with pytest.raises(OSError):
         urllib.request.urlopen(health, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--fresh"], "--fresh replaces runs of this machine"),
+        (["--deployment", "train/none"], "has no deployment 'train/none': `make deploy`"),
+        (["--deployment", "none"], "deployment: String should match pattern"),
+    ],
+)
+def test_a_command_that_workers_cannot_follow_ends_in_a_sentence(
+    prefect_api, tmp_path, words, sentence
+):
+    line = ["flows.compare", SMOKE, "--on", "workers", *words, "--no-track"]
+    done = told(*line, "--runs", str(tmp_path))
+    assert done.returncode == 1
+    (said,) = [part for part in done.stderr.split("\n") if part.startswith("error: ")]
+    assert sentence in done.stderr[done.stderr.index(said) :]
+    assert not list(tmp_path.glob("smoke/*-s*"))
+
+
+def test_workers_take_runs_from_a_configured_server_only(tmp_path, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    done = told("flows.compare", SMOKE, "--on", "workers", "--runs", str(tmp_path))
+    assert done.returncode == 1
+    assert "error: no Prefect server is configured, and workers take runs from one" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture
+def status():
+    """What another service answers with."""
+    return 200
+
+
+@pytest.fixture
+def another_service(status):
+    """The address of a service that answers every request, and is no Prefect server."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{service.server_port}/api"
+        service.shutdown()
+
+
+NOTHING = ["http://127.0.0.1:9/api", "nonsense", "http://127.0.0.1:99999/api", "http://a:b/api"]
+
+
+def server_refused(url: str, folder: Path) -> list[str]:
+    """What is said where a command needs a server, and where one would be started otherwise."""
+    said = []
+    with temporary_settings({PREFECT_API_URL: url}):
+        with pytest.raises(ServerError) as refused:
+            refuse_without_server("one is needed", "do without")
+        said.append(str(refused.value))
+        with pytest.raises(ServerError) as refused, prefect_server(folder):
+            pass
+    return [*said, str(refused.value)]
+
+
+@pytest.mark.parametrize("url", NOTHING)
+def test_a_configured_address_where_no_server_answers_is_told(tmp_path, url):
+    for said in server_refused(url, tmp_path):
+        assert f"{url}, does not answer" in said and "set another address" in said
+
+
+def test_a_configured_address_of_another_service_is_told(tmp_path, another_service):
+    for said in server_refused(another_service, tmp_path):
+        assert f"what answers at {another_service} is no Prefect server" in said
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_asks_who_one_is_is_left_to_prefects_client(tmp_path, another_service):
+    with temporary_settings({PREFECT_API_URL: another_service}), prefect_server(tmp_path) as used:
+        assert used == another_service
+
+
+def test_a_configured_server_that_is_slow_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("infra.deploy.PING_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        url = f"http://127.0.0.1:{slow.getsockname()[1]}/api"
+        with temporary_settings({PREFECT_API_URL: url}), prefect_server(tmp_path) as used:
+            assert used == url
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["flows.train", SMOKE, "--set", "seed=3"], "error: 'seed=3' among the overrides"),
+        (["flows.compare", SMOKE, "--set", "arm=rl"], "error: 'arm=rl' among the overrides"),
+        (["flows.compare", SMOKE, "--on", "workers"], "error: the Prefect server in PREFECT_API"),
+        (["flows.compare", SMOKE], "error: the Prefect server in PREFECT_API_URL, "),
+        (["flows.prepare"], "error: the Prefect server in PREFECT_API_URL, "),
+    ],
+)
+def test_a_command_that_cannot_begin_ends_in_a_sentence(tmp_path, monkeypatch, line, sentence):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    done = told(*line, *([] if line == ["flows.prepare"] else ["--runs", str(tmp_path)]))
+    assert done.returncode == 1
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("pair", ["seed=3", " seed = 3", "arm=rl"])
+def test_an_override_that_would_not_count_names_the_parameter(pair):
+    with pytest.raises(Refused, match=rf"the parameter {pair.split('=')[0].strip()} of a run"):
+        with_data([pair], None)
+    assert with_data(["fast.seed=you", "seeded=1"], None) == ("fast.seed=you", "seeded=1")
+
+
+def test_the_command_that_shows_the_flow_runs_again_asks_its_own_server(tmp_path):
+    with temporary_settings({PREFECT_API_URL: None}):
+        words = shlex.split(prefect_command(tmp_path))
+    assert words[0] == "env"
+    given = dict(word.split("=", 1) for word in words[1 : words.index("server") - 1])
+    assert given == PREFECT_UI | {"PREFECT_HOME": str(tmp_path / "prefect")}
 
 
 def test_a_config_error_is_one_sentence_before_any_server_starts(tmp_path):

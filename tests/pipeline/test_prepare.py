@@ -27,7 +27,11 @@ def home(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     events: list[tuple[str, str]] = []
-    monkeypatch.setattr("flows.prepare.announce", lambda old, new: events.append((old, new)))
+
+    def emit(event: str, resource: dict[str, str], payload: dict[str, str]) -> None:
+        events.append((payload["old"], payload["new"]))
+
+    monkeypatch.setattr("tasks.data.emit_event", emit)
     return events
 
 
@@ -48,21 +52,24 @@ def test_outside_a_project_it_is_refused(
         prepare()
 
 
-def test_only_changed_data_is_announced(
+def test_changed_data_is_announced_once_it_is_accepted(
     prefect_api: str, home: Path, announced: list[tuple[str, str]]
 ) -> None:
     same = prepare()
-    assert same["old"] == same["new"] and same["advice"] is None
+    assert same["old"] == same["new"]
     assert announced == []
     config = home / "configs/tiny/demo.toml"
     suites = config.read_text().replace("problems = 32\nsamples = 2", "problems = 33\nsamples = 2")
     config.write_text(suites)
-    changed = prepare()
-    assert announced == [(same["new"], changed["new"])]
-    assert changed["advice"] is not None and "fst data manifest data" in changed["advice"]
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"`fst data manifest data --out .* run prepare again"):
+            prepare()
+    assert announced == []
     run(home, "fst", "data", "manifest", "data", "--out", "data.manifest.json")
     accepted = prepare()
-    assert accepted["old"] == accepted["new"] and accepted["advice"] is None
+    assert announced == [(same["new"], accepted["new"])] and accepted["new"] != same["new"]
+    again = prepare()
+    assert again["old"] == again["new"] == accepted["new"]
     assert len(announced) == 1
 
 

@@ -17,9 +17,9 @@ TRAINING = {name for name, stage in STAGES.items() if stage.commands[0].startswi
 DEMO, ABLATION = "configs/tiny/demo.toml", "configs/tiny/ablation.toml"
 
 SHOWN = (
-    *("__init__", "cli", "cli_data", "cli_methods", "cli_options", "cli_store", "dropped"),
-    *("estimators/__init__", "failures", "launch", "lineage", "offline", "preflight", "progress"),
-    *("provenance", "quiet", "storage", "study", "summary", "tracked"),
+    *("__init__", "addresses", "cli", "cli_data", "cli_methods", "cli_options", "cli_store"),
+    *("dropped", "estimators/__init__", "failures", "launch", "lineage", "offline", "preflight"),
+    *("progress", "provenance", "quiet", "storage", "study", "summary", "tracked"),
 )
 """Code of a run that starts, shows, refuses or sends it, and changes no number of it."""
 
@@ -147,9 +147,8 @@ def files_read(root: Path, stage: Declared, scratch: Path) -> set[str]:
 def test_a_stage_reads_nothing_that_it_does_not_declare(small, tmp_path, name):
     """Beside its own outputs.
 
-    A run hashes every pool for its record. A report takes the config.json beside a journal where
-    there is one, else the same config from the journal; its code is not looked at, as `fst` loads
-    it all.
+    A report takes the config.json beside a journal where there is one, else the same config from
+    the journal; its code is not looked at, as `fst` loads it all.
     """
     stage = declared(small)[name]
     own = {str(Path(out).parent) if out.endswith(".jsonl") else out for out in stage.outs}
@@ -157,7 +156,7 @@ def test_a_stage_reads_nothing_that_it_does_not_declare(small, tmp_path, name):
     if name == "report":
         allowed |= {"fst_core", "runs/repro/demo-plasticity/from-fst-s0/config.json"}
     else:
-        allowed |= {"data", "fst_core/tracking"}
+        allowed |= {"fst_core/tracking"}
     read = files_read(small, stage, tmp_path)
     assert {path for path in read if not within(path, allowed)} == set()
     assert any(within(path, {"data", "runs"}) for path in read)

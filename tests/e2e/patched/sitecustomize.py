@@ -66,7 +66,7 @@ def patch(module):
     """Make sessions stop, or the clock go back, where the variables say."""
     session = module.Session
     back = os.environ.get("FST_TEST_BACK", "")
-    step, evolve, roll_out = session.step, session.evolve, session._fast_roll_out
+    step, evolve, roll_out = session.step, session.evolve, session._roll_out
 
     def step_and_hold(self):
         step(self)
@@ -78,14 +78,15 @@ def patch(module):
         self.evolving = cycle
         evolve(self, cycle, start, stop)
 
-    def roll_out_and_hold(self, pairs, seeds):
-        done = roll_out(self, pairs, seeds)
-        hold(f"fast {self.evolving}")
+    def roll_out_and_hold(self, loop, *given):
+        done = roll_out(self, loop, *given)
+        if loop == "fast":
+            hold(f"fast {self.evolving}")
         return done
 
     session.step = step_and_hold
     session.evolve = evolve_known_cycle
-    session._fast_roll_out = roll_out_and_hold
+    session._roll_out = roll_out_and_hold
 
 
 if PLACES or "FST_TEST_BACK" in os.environ:

@@ -73,11 +73,11 @@ def bench_generation(
     calls: dict[str, Callable[[], object]] = {
         "plain generate": plain_generate(policy, policy.model, rows, tokens)
     }
-    raw: Any = None
     if importlib.util.find_spec("vllm") is not None and policy.model.device.type == "cuda":
-        raw = raw_vllm(policy, rows, tokens)
-        calls["vLLM's LLM.generate"] = raw[1]
-        engines["our vLLM engine"] = raw[0]
+        engines["our vLLM engine"] = vllm = vllm_engine(policy)
+        for also in (False, True):
+            name = "vLLM's LLM.generate" + ", log-probabilities asked for" * also
+            calls[name] = raw_vllm(vllm.loaded.llm, policy.config.temperature, rows, tokens, also)
     for name, engine in engines.items():
         calls[name] = lambda engine=engine: engine.generate(rows, seeds, sampling)  # type: ignore[misc]
     table = Table(f"Generation: {len(rows)} prompts x {tokens} tokens", "tokens/s")
@@ -89,21 +89,29 @@ def bench_generation(
     return table, about
 
 
-def raw_vllm(
-    policy: LanguageModelPolicy, rows: Sequence[Sequence[int]], tokens: int
-) -> tuple[Engine, Callable[[], object]]:
-    """Our vLLM engine, and its LLM called directly with one set of parameters for all rows."""
-    from vllm import SamplingParams  # noqa: PLC0415  # an optional package
-
+def vllm_engine(policy: LanguageModelPolicy) -> Any:
+    """Our vLLM engine of a policy, without stop tokens."""
     from fst_core.policy.vllm_engine import VllmEngine  # noqa: PLC0415  # imports vllm
 
-    engine: Any = VllmEngine(policy.model, policy.tokenizer, frozenset(), policy.config)
+    engine = VllmEngine(policy.model, policy.tokenizer, frozenset(), policy.config)
     engine.sync(0)
+    return engine
+
+
+def raw_vllm(
+    llm: Any, temperature: float, rows: Sequence[Sequence[int]], tokens: int, logprobs: bool
+) -> Callable[[], object]:
+    """vLLM called directly, one set of parameters for all rows; tokens' log-probabilities too."""
+    from vllm import SamplingParams  # noqa: PLC0415  # an optional package
+
     prompts: Any = [{"prompt_token_ids": list(row)} for row in rows]
     params = SamplingParams(
-        temperature=policy.config.temperature, max_tokens=tokens, ignore_eos=True
+        temperature=temperature,
+        max_tokens=tokens,
+        ignore_eos=True,
+        logprobs=0 if logprobs else None,
     )
-    return engine, lambda: engine.loaded.llm.generate(prompts, params, use_tqdm=False)
+    return lambda: llm.generate(prompts, params, use_tqdm=False)
 
 
 def _agreement(

@@ -58,6 +58,7 @@ def _wire(clock: Clock, session: Any) -> None:
     policy, slow = session.policy, session.slow
     for owner, name, part in (
         (policy.engine, "generate", "generate"),
+        (policy.frozen, "generate", "generate"),
         (policy.engine, "sync", "sync"),
         (policy, "score", "score"),
         (policy, "prompt_ids", "chat template"),

@@ -44,7 +44,7 @@ def bench(
             repeats,
         ),
         "sync": lambda: bench_sync(LanguageModelPolicy(config.policy)),
-        "step": lambda: bench_steps(config),
+        "step": lambda: bench_steps(config, repeats),
         "fast": lambda: bench_evolution(config, repeats),
     }
     for name in wanted:

@@ -36,25 +36,23 @@ class PlainTrainer(GRPOTrainer):
 
 
 class StepTimes(TrainerCallback):
-    """Seconds of every optimizer step, generation included."""
+    """Seconds from the beginning of every optimizer step to the next one's, all in between."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.began = 0.0
+        self.began: float | None = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the clock; TRL generates behind this point."""
+        """A step begins; TRL generates behind this point, and logs and loads in front of it."""
         drain()
-        self.began = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop it."""
-        drain()
-        self.seconds.append(time.perf_counter() - self.began)
+        now = time.perf_counter()
+        if self.began is not None:
+            self.seconds.append(now - self.began)
+        self.began = now
 
 
 def plain_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) -> list[float]:
-    """Seconds of each step of plain GRPO with the seed context in every prompt."""
+    """Seconds of each step but the last of plain GRPO with the seed context in every prompt."""
     rows = config.loop.steps * config.loop.problems_per_step
     problems = [tasks.train(i) for i in range(rows)]
     system = {"role": "system", "content": config.contexts.seed}
@@ -88,7 +86,7 @@ def plain_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) ->
 
 
 def our_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) -> list[float]:
-    """Seconds of each of the lab's slow steps with the seed context in all K slots."""
+    """Seconds of each of the lab's slow steps but the last, the seed context in all K slots."""
     assert isinstance(config.slow, PolicyGradient)
     slow = GroupSlow(config.slow, SlowTools(config, policy, tasks))
     population = seeded(config.contexts.seed, config.contexts.size)
@@ -104,23 +102,27 @@ def our_steps(config: RunConfig, policy: LanguageModelPolicy, tasks: Tasks) -> l
             seconds.append(time.perf_counter() - began)
     finally:
         slow.close()
-    return seconds
+    return seconds[:-1]  # the last runs on to the end of training
 
 
 def bench_steps(
-    config: RunConfig, steps: int = 10, rounds: int = 2
+    config: RunConfig, rounds: int = 2, steps: int = 11
 ) -> tuple[Table, dict[str, Any]]:
-    """Both in turn, each from the base weights; groups of equal rewards stay in the batch."""
+    """Both in turn, the first of a round last in the next, each from the base weights.
+
+    Groups of equal rewards stay in the batch, as plain TRL keeps them.
+    """
     slow = config.slow.model_copy(update={"zero_variance": "keep"})
     loop = config.loop.model_copy(update={"steps": steps})
     config = config.model_copy(update={"slow": slow, "loop": loop})
     tasks = Tasks(config)
-    found: dict[str, list[float]] = {"plain TRL, our engine": [], "our slow step": []}
-    for _ in range(rounds):
-        for name, take in zip(found, (plain_steps, our_steps), strict=True):
+    takes = {"plain TRL, our engine": plain_steps, "our slow step": our_steps}
+    found: dict[str, list[float]] = {name: [] for name in takes}
+    for turn in range(rounds):
+        for name in sorted(takes, reverse=turn % 2 == 0):
             policy = LanguageModelPolicy(config.policy)
-            found[name] += take(config, policy, tasks)[WARMUPS:]
+            found[name] += takes[name](config, policy, tasks)[WARMUPS:]
     table = Table("Slow step, generation included", "rollouts/s")
     batch = loop.problems_per_step * loop.group_size
     table.fill(found, batch, "plain TRL, our engine")
-    return table, {"rollouts_a_step": batch, "steps_timed": rounds * (steps - WARMUPS)}
+    return table, {"rollouts_a_step": batch, "steps_timed": rounds * (steps - 1 - WARMUPS)}

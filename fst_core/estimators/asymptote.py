@@ -131,8 +131,9 @@ def fit_asymptote(
 def _unusable(compute: np.ndarray, reward: np.ndarray, r0: float | None) -> str:
     if not (np.isfinite(compute).all() and np.isfinite(reward).all()):
         return "A compute or a reward is not a finite number."
-    if len(np.unique(compute)) < FEWEST:
-        return f"{len(np.unique(compute))} measured points are fewer than {FEWEST}."
+    if (points := len(np.unique(compute))) < FEWEST:
+        told = "1 measured point is" if points == 1 else f"{points} measured points are"
+        return f"{told} fewer than {FEWEST}."
     if compute.min() < 0:
         return "Compute is negative."
     if reward.min() < 0 or reward.max() > 1:

@@ -15,7 +15,7 @@ from fst_core.report.arms import counted_runs, mean_curve_of
 from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import CURVE_AXES, arm_styles, legend_of, to_svg
 from fst_core.report.intervals import span_text
-from fst_core.report.markup import Markup, number_text, table, tag
+from fst_core.report.markup import Markup, counted, number_text, table, tag
 from fst_core.report.section import Section, Study
 
 AXES = ("step", "rollouts")
@@ -86,7 +86,9 @@ def _dropped(study: Study, curves: Mapping[str, pd.DataFrame]) -> list[str]:
         for arm in curves
     }
     return [
-        f"{arm}: {n} evaluations without a reward were left out." for arm, n in lost.items() if n
+        f"{arm}: {counted(n, 'evaluation')} without a reward left out."
+        for arm, n in lost.items()
+        if n
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from fst_core.journal import Event
 from fst_core.lineage import known_texts, line_diff, mean_score
 from fst_core.records import content_id
-from fst_core.report.markup import Markup, details, esc, join, number_text, table, tag
+from fst_core.report.markup import Markup, counted, details, esc, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 
 Json = Mapping[str, Any]
@@ -17,7 +17,7 @@ def run_contexts(run: RunLog) -> Markup:
     texts = known_texts(run.config, run.events)
     seen: set[str] = set()
     parts = [_cycle(event, texts, seen) for event in run.of("fast")]
-    title = f"{run.id}: {len(parts)} cycles, {len(seen)} contexts held"
+    title = f"{run.id}: {counted(len(parts), 'cycle')}, {counted(len(seen), 'context')} held"
     return details(title, *parts)
 
 
@@ -46,7 +46,9 @@ def _cycle(event: Event, texts: Mapping[str, str], seen: set[str]) -> Markup:
 
 def _slot_row(slot: int, name: str, context: Json, scores: Sequence[Any], fresh: bool) -> list[Any]:
     parents = ", ".join(context["parents"]) or "none"
-    anchors = f"{number_text(mean_score(scores))} ({len(scores)} anchors)" if scores else "–"
+    anchors = "–"
+    if scores:
+        anchors = f"{number_text(mean_score(scores))} ({counted(len(scores), 'anchor')})"
     return [
         slot,
         tag("code", name),
@@ -61,11 +63,14 @@ def _slot_row(slot: int, name: str, context: Json, scores: Sequence[Any], fresh:
 def _cost(evolution: Json) -> str:
     refused = ", ".join(f"{n} {reason}" for reason, n in evolution.get("rejected", {}).items())
     usage = ", ".join(f"{k} {v:g}" for k, v in evolution.get("reflection_usage", {}).items())
+    metric = counted(evolution.get("metric_calls", 0), "metric call")
+    generate = counted(evolution.get("generate_calls", 0), "generate call")
+    proposals = counted(evolution.get("proposals", 0), "proposal")
+    reflection = counted(evolution.get("reflection_calls", 0), "call")
     return (
-        f"{evolution.get('metric_calls', 0)} metric calls in {evolution.get('generate_calls', 0)} "
-        f"generate calls; {evolution.get('proposals', 0)} proposals, "
-        f"{evolution.get('accepted', 0)} accepted; refused before evaluation: {refused or 'none'}"
-        f"; reflection: {evolution.get('reflection_calls', 0)} calls{usage and f', {usage}'}."
+        f"{metric} in {generate}; {proposals}, {evolution.get('accepted', 0)} accepted; "
+        f"refused before evaluation: {refused or 'none'}; reflection: {reflection}"
+        f"{usage and f', {usage}'}."
     )
 
 
@@ -109,4 +114,5 @@ def _rest(evolution: Json, held: set[str]) -> Markup:
     if not rows:
         return Markup()
     headers = ("context", "anchor mean", "operator", "text")
-    return details(f"{len(rows)} accepted candidates that no slot holds", table(headers, rows))
+    title = f"{counted(len(rows), 'accepted candidate')} that no slot holds"
+    return details(title, table(headers, rows))

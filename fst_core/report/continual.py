@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
 from fst_core.report.figures import INK, MARKERS, arm_colours, plain, to_svg
 from fst_core.report.intervals import estimate_cell
-from fst_core.report.markup import Markup, details, join, number_text, table, tag
+from fst_core.report.markup import Markup, counted, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.stages import (
@@ -125,7 +125,7 @@ def _left_out(planned: Sequence[tuple[RunLog, Plan | None]], plan: Plan) -> Iter
         if own is None:
             yield f"{run.id} has no task sequence in its config and is left out here."
         elif own != plan:
-            told = f"{', '.join(own.tasks)}; {own.task_steps} steps each"
+            told = f"{', '.join(own.tasks)}; {counted(own.task_steps, 'step')} each"
             yield f"{run.id} has another task sequence ({told}) and is left out here."
         elif not run.events:
             yield f"{run.id} has no journal to be read and is left out here."

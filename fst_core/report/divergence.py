@@ -16,7 +16,7 @@ from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import arm_styles, legend_of, to_svg
 from fst_core.report.headline import preferred_challenger
 from fst_core.report.intervals import estimate_cell
-from fst_core.report.markup import Markup, number_text, table, tag
+from fst_core.report.markup import Markup, counted, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import BASELINE, Json, number, statistic
@@ -135,7 +135,7 @@ def _missing(study: Study, column: str) -> Iterator[str]:
         for run in runs:
             mine = curve_of(study, run)[column].map(number)
             if lost := int(mine.isna().sum()):
-                yield f"{run.id}: {lost} of {len(mine)} evaluations have no finite KL."
+                yield f"{run.id}: no finite KL in {lost} of {counted(len(mine), 'evaluation')}."
 
 
 def _agreement(study: Study) -> str:

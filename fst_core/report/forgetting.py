@@ -26,7 +26,7 @@ from fst_core.report.changes import (
 )
 from fst_core.report.figures import to_svg
 from fst_core.report.intervals import estimate_cell, span_text
-from fst_core.report.markup import details, table, tag
+from fst_core.report.markup import counted, details, table, tag
 from fst_core.report.radar import draw_radar, readable
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -145,7 +145,9 @@ def samples_sentence(records: Sequence[SuiteRecord]) -> str:
         for found in (record.before, record.after)
         if found is not None and found.rewards_P_S is not None
     }
-    told = ", ".join(f"{problems} problems x {k} samples" for problems, k in sorted(shapes))
+    told = ", ".join(
+        f"{counted(problems, 'problem')} x {counted(k, 'sample')}" for problems, k in sorted(shapes)
+    )
     return f"Rewards: {told} (k = samples)." if shapes else ""
 
 

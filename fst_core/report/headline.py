@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fst_core.report.markup import number_text
+from fst_core.report.markup import counted, number_text
 from fst_core.report.summary import BASELINE
 
 Json = Mapping[str, Any]
+
+MOST_DIGITS = 6
 
 LABELS = {
     "rollouts_to_peak": "rollouts to rl's peak reward",
@@ -105,13 +107,23 @@ def _finding(arm: str, metric: str, found: Json) -> str:
 
 def _sureness(found: Json, digits: int) -> str:
     if found["interval"] is None:
-        return f" (no interval: {found['pairs']} of the seeds can be paired)"
-    low, high = (number_text(bound, digits) for bound in found["interval"])
+        pairs = counted(found["pairs"], "pair")
+        return (
+            f" (no interval: that takes two pairs of seeds with both values, and there is {pairs})"
+        )
+    low, high = (_apart_from_zero(bound, digits, found["certain"]) for bound in found["interval"])
     zero = "leaves out zero" if found["certain"] else "includes zero"
     return (
         f" (difference {number_text(found['difference'], digits)}, 95% interval over "
         f"{found['pairs']} seeds {low} to {high}, which {zero})"
     )
+
+
+def _apart_from_zero(bound: float, digits: int, certain: bool) -> str:
+    """A bound, with so many digits more that it does not read as a zero that is left out."""
+    while certain and round(bound, digits) == 0 and digits < MOST_DIGITS:
+        digits += 1
+    return number_text(bound, digits)
 
 
 def _peak_finding(summary: Json, arm: str) -> str:
@@ -124,7 +136,8 @@ def _peak_finding(summary: Json, arm: str) -> str:
     to_peak = summary["arms"][arm]["to_rl_peak"]
     start = f"rl's mean curve peaks at {number_text(peak['reward'])} (step {peak['step']})"
     point, rl = to_peak["mean_curve"], summary["arms"][BASELINE]["to_rl_peak"]["mean_curve"]
-    seeds = f"{to_peak['reached']} of {len(to_peak['seeds'])} seeds got there on their own"
+    seeds = counted(len(to_peak["seeds"]), "seed")
+    seeds = f"{to_peak['reached']} of {seeds} got there on their own"
     if point is None:
         return f"{start}; {arm}'s mean curve never reaches it ({seeds})."
     sure = _sureness(summary["comparisons"][arm]["rollouts_to_peak"], 0)

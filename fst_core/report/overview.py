@@ -5,7 +5,7 @@ from typing import Any
 
 from fst_core.report.headline import LABELS, UNITS, challenger, findings
 from fst_core.report.intervals import estimate_cell, with_interval
-from fst_core.report.markup import Markup, details, number_text, table, tag
+from fst_core.report.markup import Markup, counted, details, number_text, table, tag
 from fst_core.report.runs import RunLog
 
 Json = Mapping[str, Any]
@@ -107,4 +107,4 @@ def rewards_by_seed(summary: Json) -> Iterator[Markup]:
         ]  # fmt: skip
         headers = ("context", "step", "training rollouts", "reward", "by seed", "KL (nats/token)")
         if rows:
-            yield details(f"{name}: {len(rows)} evaluations", table(headers, rows))
+            yield details(f"{name}: {counted(len(rows), 'evaluation')}", table(headers, rows))

@@ -11,7 +11,7 @@ from fst_core.report.divergence import kl_column, kl_saved, saved_numbers
 from fst_core.report.efficiency import mean_curve_costs, no_target, times_less
 from fst_core.report.escape import THRESHOLD, leaving_by_arm
 from fst_core.report.headline import preferred_challenger
-from fst_core.report.markup import number_text, table, tag
+from fst_core.report.markup import counted, number_text, table, tag
 from fst_core.report.quadrants import cells_and_effects
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import BASELINE
@@ -71,7 +71,7 @@ def _saved(study: Study, arm: str) -> str:
     if found["saved"]["mean"] is None:
         reasons = "; ".join(dict.fromkeys(found["reasons"].values()))
         return f"undefined: {reasons or 'the arms share no seed'}"
-    return f"{100 * found['saved']['mean']:.0f}% (mean over {found['saved']['n']} seeds)"
+    return f"{100 * found['saved']['mean']:.0f}% (mean over {counted(found['saved']['n'], 'seed')})"
 
 
 def _asymptotes(study: Study, arm: str) -> str:

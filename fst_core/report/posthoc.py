@@ -27,7 +27,7 @@ from fst_core.report.changes import (
 )
 from fst_core.report.figures import to_svg
 from fst_core.report.intervals import estimate_cell, span_text
-from fst_core.report.markup import details, number_text, table, tag
+from fst_core.report.markup import counted, details, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import Json, statistic
@@ -167,7 +167,8 @@ def _unequal_budgets(searches: Sequence[Search]) -> Iterator[str]:
         budgets.setdefault(budget, []).append(search.run.id)
     if len(budgets) > 1:
         told = "; ".join(
-            f"{', '.join(runs)}: {calls} metric calls a cycle, {steps} steps in cycles of {cycle}"
+            f"{', '.join(runs)}: {counted(calls, 'metric call')} a cycle, {counted(steps, 'step')} "
+            f"in cycles of {cycle}"
             for (calls, steps, cycle), runs in budgets.items()
         )
         yield f"The search budgets differ, so the gains cannot be compared as they stand ({told})."

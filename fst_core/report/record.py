@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from fst_core.report.contexts import run_contexts
-from fst_core.report.markup import Markup, details, join, number_text, table, tag
+from fst_core.report.markup import Markup, counted, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.tables import settings_by_arm
 
@@ -55,7 +55,7 @@ def _rollout_row(rollout: Json) -> list[Any]:
     text = str(rollout["text"])
     beyond = len(text) - TEXT_SHOWN_CHARACTERS
     if beyond > 0:
-        text = f"{text[:TEXT_SHOWN_CHARACTERS]}\n[{beyond} more characters]"
+        text = f"{text[:TEXT_SHOWN_CHARACTERS]}\n[{counted(beyond, 'more character')}]"
     return [
         tag("pre", str(rollout.get("question") or rollout["problem"])),
         tag("code", context),

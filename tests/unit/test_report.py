@@ -12,7 +12,8 @@ from rich.console import Console
 from fst_core.report import Report, make_report, summary_table
 from fst_core.report.contexts import diff
 from fst_core.report.headline import headline
-from fst_core.report.markup import Markup, esc, number_text, tag
+from fst_core.report.markup import Markup, counted, esc, number_text, tag
+from fst_core.report.record import TEXT_SHOWN_CHARACTERS
 from tests.journals import HOSTILE, evaluate, fast_phase, sample_rollouts, start, synthetic_study
 
 
@@ -201,6 +202,30 @@ def test_markup_escapes_children_and_attributes() -> None:
     assert tag("p", "<b>", title='"><i>') == '<p title="&quot;&gt;&lt;i&gt;">&lt;b&gt;</p>'
     assert tag("p", Markup("<b></b>")) == "<p><b></b></p>"
     assert esc("a\x00b\ud800") == "a\u2400b\ufffd"
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
+def test_counted(count: int, text: str) -> None:
+    assert counted(count, "step") == text
+
+
+def test_one_of_a_thing_stands_in_the_singular(tmp_path: Path) -> None:
+    writer = start(tmp_path / "fst-s0", "fst", 0)
+    evaluate(writer, 0, "best", 0.5)
+    keys = ("metric_calls", "generate_calls", "reflection_calls", "proposals", "accepted")
+    slot, rest = (
+        {"text": text, "parents": [], "cycle": 0, "operator": "seed"} for text in ("a", "b")
+    )
+    evolution = {
+        **dict.fromkeys(keys, 1),
+        "population": {"contexts": [slot], "scores": [[1.0]]},
+        "candidates": [{"context": rest, "scores": [1.0]}],
+    }
+    writer.add("fast", cycle=0, step=0, evolution=evolution, seconds=1.0, ledger=writer.ledger)
+    sample_rollouts(writer, 0, "fast", "x" * (TEXT_SHOWN_CHARACTERS + 1))
+    page = page_of(make_report([writer.path.parent], tmp_path / "out"))
+    assert "1 accepted candidate that" in page and "1 more character]" in page
+    assert re.findall(r"\b1 (?:[a-z]+ )?[a-z]+s\b(?! was| is| has)", page) == []
 
 
 def test_diff_marks_lines() -> None:

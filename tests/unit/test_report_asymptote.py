@@ -47,12 +47,12 @@ def test_evaluations_without_a_reward_are_left_out_and_told(tmp_path: Path) -> N
     run(tmp_path, "rl", lambda step: float("nan") if step == 20 else rising(step))
     found = answer(section, tmp_path)
     assert found.summary["rl"]["step"]["A"] == pytest.approx(0.7, abs=0.01)
-    assert "rl: 1 evaluations without a reward were left out." in told(found)
+    assert "rl: 1 evaluation without a reward left out." in told(found)
 
 
 def test_too_few_points_are_told_and_arms_without_training_are_not_asked(tmp_path: Path) -> None:
     writer = begin(tmp_path, "rl", 0)
     evaluate(writer, 0, "seed", 0.1)
-    assert "1 measured points are fewer than 5." in told(answer(section, tmp_path))
+    assert "1 measured point is fewer than 5." in told(answer(section, tmp_path))
     run(tmp_path / "base", "base", rising, like="base")
     assert section(read_study(tmp_path / "base")) is None

@@ -77,7 +77,7 @@ def test_a_missing_seed_and_a_kl_that_is_not_a_number_are_told(tmp_path: Path) -
     run(tmp_path, "rl", 0, [(0.0, 0.0), (0.5, float("nan"))])
     run(tmp_path, "fst", 1, [(0.0, 0.0), (0.5, 0.1)])
     found = answer(section, tmp_path)
-    assert "rl-s0: 1 of 2 evaluations have no finite KL." in told(found)
+    assert "rl-s0: no finite KL in 1 of 2 evaluations." in told(found)
     assert "no paired seed" in told(found)
 
 

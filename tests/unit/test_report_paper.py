@@ -28,7 +28,7 @@ def test_ours_beside_theirs(tmp_path: Path) -> None:
     run(tmp_path, "fst", [0.0, 0.8, 0.8, 0.8], kl=0.25)
     found = rows(tmp_path)
     assert found["steps to rl's running peak"] == "3.0 times fewer"
-    assert found["KL to base saved at matched reward"] == "50% (mean over 1 seeds)"
+    assert found["KL to base saved at matched reward"] == "50% (mean over 1 seed)"
     assert found["asymptote A"] == "fst not identifiable, rl not identifiable"
     assert found["step at which reward leaves zero"] == "fst 1 against rl 2"
     quadrants = "reward in %: base / weights only / contexts only / both"

@@ -1,0 +1,42 @@
+"""Sentences of the summary: bounds that read as what they say."""
+
+from typing import Any
+
+import pytest
+
+from fst_core.report.headline import findings
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """A study whose arm differs from rl in KL alone."""
+    nothing = {"arm": None, "rl": None, "difference": None, "interval": None, "pairs": 0}
+    curve = {"rollouts": 10, "step": 1, "kl": 0.0, "reward": 0.5}
+    to_peak = {"mean_curve": curve, "seeds": [0], "reached": 1}
+    return {
+        "rl_peak": {"reward": 0.0, "step": 0, "start": 0},
+        "arms": {"fst": {"to_rl_peak": to_peak}, "rl": {"to_rl_peak": to_peak}},
+        "comparisons": {"fst": {"final_kl": found, "rollouts_to_peak": nothing}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("interval", "certain", "told"),
+    [
+        ([-1.39, -0.0004], True, "-1.390 to -0.0004, which leaves out zero"),
+        ([-1.39, 0.0004], False, "-1.390 to 0.000, which includes zero"),
+        ([0.002, 0.4], True, "0.002 to 0.400, which leaves out zero"),
+    ],
+)
+def test_a_bound_that_is_not_zero_does_not_read_as_zero(
+    interval: list[float], certain: bool, told: str
+) -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 2}
+    (_, sentence) = findings(summary({**found, "interval": interval, "certain": certain}), "fst")
+    assert told in sentence
+
+
+@pytest.mark.parametrize(("pairs", "told"), [(1, "there is 1 pair)"), (0, "there is 0 pairs)")])
+def test_what_an_interval_takes_is_said(pairs: int, told: str) -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": pairs, "interval": None}
+    (_, sentence) = findings(summary(found), "fst")
+    assert told in sentence and "takes two pairs of seeds" in sentence

@@ -17,7 +17,7 @@ help:
 	@echo "make demo-full  the demo's runs (kept, if they have ended), probes of their weights, and"
 	@echo "            continual learning, with one report over all (about 13 minutes)"
 	@echo "make test   run the tests"
-	@echo "make test-e2e  run the tests against real servers and workers (half an hour beside other work)"
+	@echo "make test-e2e  run the tests against real servers and workers (14 minutes on two idle cores, half an hour beside other work)"
 	@echo "make test-vllm  run the tests of the vLLM engine, on a CPU, in an environment of their own"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make ci     lint, test and test-e2e, as .ci/run does"

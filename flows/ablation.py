@@ -19,6 +19,7 @@ from flows.parameters import (
     Where,
     described,
     inside_project,
+    starts_inside_project,
 )
 from fst_core.config import RunConfig, StudyConfig
 from fst_core.config.model import ConfigError
@@ -44,11 +45,12 @@ def ablation(
 
     Raises:
         ConfigError: before anything starts, if there are no sweeps or a run cannot be run.
-        Refused: if a deployment's run is to write outside the project.
+        Refused: if a deployment's run is to leave the project.
         StudyFailed: after the report, if runs failed.
     """
     overrides, runs = with_data(overrides, data), inside_project(runs)
     planned, study = expand(config_path, overrides, arms, seeds)
+    starts_inside_project(planned, runs)
     refuse_without_sweeps(study, config_path)
     order = Order(config_path, overrides, runs, track, on, deployment)
     return run_and_report(order, planned, jobs or study.jobs)

@@ -39,6 +39,7 @@ from flows.parameters import (
     Where,
     described,
     inside_project,
+    starts_inside_project,
 )
 from flows.server import prefect_server, refuse_without_server
 from fst_core.addresses import without_password
@@ -114,12 +115,13 @@ def compare(
 
     Raises:
         ConfigError: before anything starts, if one of the runs cannot be run.
-        Refused: if a deployment's run is to write outside the project.
+        Refused: if a deployment's run is to leave the project.
         StudyFailed: after the report, if runs failed.
     """
     overrides = with_data(overrides, data)
     runs = inside_project(dated_folder(runs) if dated else runs)
     planned, study = expand(config_path, overrides, arms, seeds)
+    starts_inside_project(planned, runs)
     order = Order(config_path, overrides, runs, track, on, deployment)
     return run_and_report(order, planned, jobs or study.jobs)
 

@@ -6,7 +6,7 @@ a folder is inside the project, by the run.
 
 import inspect
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -14,6 +14,7 @@ from prefect.runtime import deployment
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
+from fst_core.config import RunConfig
 from tasks.tries import Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,20 @@ Data = Annotated[
     str | None, Field(description="Folder of pools to read problems from, such as data.")
 ]
 Track = Annotated[bool, Field(description="Whether runs are sent to MLflow.")]
+Processes = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="Processes of the run on the host that takes it, each on a card of its own.",
+    ),
+]
+Sharded = Annotated[
+    bool,
+    Field(
+        description="Whether several processes share out weights and optimizer (FSDP) or each hold "
+        "all of them (DDP)."
+    ),
+]
 Where = Annotated[
     Literal["here", "workers"],
     Field(
@@ -102,15 +117,10 @@ def inside_project(folder: str) -> str:
     """
     if deployment.id is None:
         return folder
-    home = Path.cwd().resolve()
-    try:
-        place = Path(folder).resolve()
-        inside = not folder.startswith("~") and place.is_relative_to(home)
-    except (RuntimeError, ValueError):  # links in a ring, a null character
-        inside = False
-    if not inside:
+    place = None if folder.startswith("~") else _place_inside(folder)
+    if place is None:
         raise Refused(
-            f"{folder!r} is no folder inside the project, {home} (links are followed); a "
+            f"{folder!r} is no folder inside the project, {_home()} (links are followed); a "
             "deployment's run writes nowhere else: name one from there, such as 'runs/mine'"
         )
     if any(unicodedata.category(character) == "Cc" for character in folder):
@@ -119,6 +129,44 @@ def inside_project(folder: str) -> str:
     if file is not None:
         raise Refused(f"{folder!r}: {file} is a file; name a folder, such as 'runs/mine'")
     return folder
+
+
+def starts_inside_project(planned: Iterable[RunConfig], runs: str) -> None:
+    """Raise where a deployment's run would begin with a run from outside the project.
+
+    Args:
+        planned: The runs, each of which may begin with another's weights or contexts.
+        runs: Folder of all studies, from where those are named.
+    Raises:
+        Refused: in a deployment's run, for a run elsewhere, links followed.
+    """
+    if deployment.id is None:
+        return
+    for config in planned:
+        starts = {
+            "start_from": config.start_from,
+            "contexts.start_from": config.contexts.start_from,
+        }
+        for key, start in starts.items():
+            if start is not None and _place_inside(Path(runs) / start) is None:
+                raise Refused(
+                    f"{key} = {start!r} is no run inside the project, {_home()} (links are "
+                    "followed); a deployment's run begins with no other: name one as "
+                    f"NAME/ARM-sSEED, below {runs}"
+                )
+
+
+def _home() -> Path:
+    return Path.cwd().resolve()
+
+
+def _place_inside(path: str | Path) -> Path | None:
+    """Where a path leads to, links followed; None where that is outside the project."""
+    try:
+        place = Path(path).resolve()
+    except (RuntimeError, ValueError):  # links in a ring, a null character
+        return None
+    return place if place.is_relative_to(_home()) else None
 
 
 def described(function: F) -> F:

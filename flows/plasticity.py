@@ -28,6 +28,7 @@ from flows.parameters import (
     Where,
     described,
     inside_project,
+    starts_inside_project,
 )
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
@@ -59,11 +60,12 @@ def plasticity(
 
     Raises:
         ConfigError: before anything starts, if a probe cannot be run or has nothing to start from.
-        Refused: if a deployment's run is to write outside the project.
+        Refused: if a deployment's run is to leave the project.
         StudyFailed: after its report, if runs of either study failed.
     """
     overrides, root = with_data(overrides, data), Path(inside_project(runs))
     planned, study = expand(config_path, overrides, arms, seeds)
+    starts_inside_project(planned, runs)
     refuse_lost_starts(planned, root, first, data)
     if first is not None and unfinished(first, root, data):
         compare(

@@ -19,11 +19,14 @@ from flows.parameters import (
     ConfigPath,
     Data,
     Overrides,
+    Processes,
     Runs,
     Seed,
+    Sharded,
     Track,
     described,
     inside_project,
+    starts_inside_project,
 )
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
@@ -33,13 +36,13 @@ from fst_core.run_folder import forget_earlier
 from fst_core.study import end_with_parent, run_folder
 from tasks.alive import Attempt, current_attempt, outlive_reader
 from tasks.archive import fetch, keep
-from tasks.cards import card_for
+from tasks.cards import cards_for
 from tasks.phases import perform
-from tasks.runs import with_data
-from tasks.sessions import live_session
+from tasks.runs import Order, with_data
+from tasks.sessions import Spread, live_session
 from tasks.show import show_contexts, show_summary
 from tasks.track import track as send
-from tasks.tries import lasting_errors_end_it
+from tasks.tries import Refused, lasting_errors_end_it
 
 
 @flow(name="train", flow_run_name="{arm}-s{seed}", retries=1)
@@ -52,6 +55,8 @@ def train(
     runs: Runs = "runs",
     data: Data = None,
     track: Track = True,
+    processes: Processes = 1,
+    sharded: Sharded = False,
 ) -> dict[str, Any]:
     """Train one arm with one seed from wherever its folder stands.
 
@@ -66,7 +71,10 @@ def train(
     outlive_reader()
     with lasting_errors_end_it():
         root, missed = Path(inside_project(runs)), Missed()
-        config, _ = load_config(config_path, arm, [*with_data(overrides, data), f"seed={seed}"])
+        changes = with_data(overrides, data)
+        config, _ = load_config(config_path, arm, [*changes, f"seed={seed}"])
+        spread = spread_over(processes, sharded, config, Order(config_path, changes, runs, track))
+        starts_inside_project([config], runs)
         folder = run_folder(root, config)
         attempt = current_attempt()
         attempt.wait_for(folder)
@@ -77,8 +85,8 @@ def train(
                 folder,
             )
         else:
-            with card_for(config):
-                cycles(config, folder, track, missed, attempt)
+            with cards_for(config, processes):
+                cycles(config, folder, spread, track, missed, attempt)
         if track:
             missed.untracked += not send(folder, final=True)
         missed.unstored += not keep(folder, final=True)
@@ -103,9 +111,33 @@ def bring(config: RunConfig, runs: Path, missed: Missed) -> None:
         missed.unstored += not fetch(folder)
 
 
-def cycles(config: RunConfig, folder: Path, track: bool, missed: Missed, attempt: Attempt) -> None:
+def spread_over(processes: int, sharded: bool, config: RunConfig, order: Order) -> Spread:
+    """The processes of a run.
+
+    Raises:
+        ConfigError: if the run cannot be split over so many.
+        Refused: if one process is to share out the weights.
+    """
+    if processes == 1:
+        if sharded:
+            raise Refused("one process has nobody to share the weights with: raise processes")
+        return Spread()
+    from fst_core.ranks import refuse_processes
+
+    refuse_processes(config, processes)
+    return Spread(processes, sharded, order.words(config.arm, config.seed))
+
+
+def cycles(
+    config: RunConfig,
+    folder: Path,
+    spread: Spread,
+    track: bool,
+    missed: Missed,
+    attempt: Attempt,
+) -> None:
     """Run every phase that is left, as long as the flow run is this attempt's."""
-    with live_session(config, folder) as session:
+    with live_session(config, folder, spread) as session:
         forget_earlier(folder)
         where = f"goes on at phase {session.next_phase}" if session.next_phase else "begins"
         get_run_logger().info("%s %s", folder, where)
@@ -128,6 +160,8 @@ def main() -> None:
     parser.add_argument("--arm", help="arm of the file, or a built-in one; else the file's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--retries", type=int, default=1, help="further tries after a failure")
+    parser.add_argument("--processes", type=int, default=1, help="each on a card of its own")
+    parser.add_argument("--sharded", action="store_true", help="FSDP over the processes, not DDP")
     add_shared_options(parser)
     args = parser.parse_args()
     with told_as_a_sentence():
@@ -136,8 +170,9 @@ def main() -> None:
         home = Path(args.runs) / config.name / "prefect"
         with prefect_server(home), tags(config.name, config.arm):
             result = train.with_options(retries=args.retries)(
-                args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track
-            )
+                args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track,
+                args.processes, args.sharded,
+            )  # fmt: skip
     Console().print_json(data=result)
 
 

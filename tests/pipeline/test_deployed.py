@@ -3,6 +3,7 @@
 import importlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 from pydantic import TypeAdapter
 
 from flows.compare import dated_folder
-from flows.parameters import Seed, inside_project
+from flows.parameters import Seed, inside_project, starts_inside_project
 from fst_core.home import enter_home
 from infra.deploy import refuse_unknown_parameters
 from tasks.runs import Order
@@ -134,6 +135,37 @@ def test_a_deployments_run_needs_a_folder_that_can_be(deployed, folder, said):
         inside_project(folder)
 
 
+STARTS = ["start_from", "contexts.start_from"]
+
+
+@pytest.mark.parametrize("key", STARTS)
+@pytest.mark.parametrize(
+    "start", ["/etc/a-s0", "../../a-s0", "a/../../../b", "../out/a-s0", "a\0b"]
+)
+def test_a_deployments_run_begins_with_no_run_outside_the_project(
+    deployed, monkeypatch, key, start
+):
+    planned = [begun_with(key, start)]
+    with pytest.raises(Refused, match=rf"{key} = .* is no run inside the project, .*project "):
+        starts_inside_project(planned, "runs")
+    monkeypatch.delenv("PREFECT__RUNTIME__DEPLOYMENT__ID")
+    starts_inside_project(planned, "runs")  # a command line's
+
+
+@pytest.mark.parametrize("key", STARTS)
+@pytest.mark.parametrize("start", ["demo/rl-s0", "../in/a-s0", "none/yet"])
+def test_a_deployments_run_begins_with_any_run_inside_the_project(deployed, key, start):
+    starts_inside_project([begun_with(key, start)], "runs")
+    starts_inside_project([begun_with(key, str(deployed / "runs" / start))], "runs")
+
+
+def begun_with(key: str, start: str) -> SimpleNamespace:
+    """A run's config, as far as it says with which run it begins."""
+    given = dict.fromkeys(STARTS) | {key: start}
+    contexts = SimpleNamespace(start_from=given["contexts.start_from"])
+    return SimpleNamespace(start_from=given["start_from"], contexts=contexts)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_that_no_generator_takes_is_refused(seed):
     with pytest.raises(ValueError, match="equal to"):
@@ -149,6 +181,19 @@ def test_every_flow_that_is_given_a_folder_checks_it(prefect_api, deployed, depl
     given = dict(deployment["parameters"])
     given["runs" if "config_path" in given else "study"] = ".."
     with pytest.raises(Refused, match="is no folder inside the project"):
+        flow_of(deployment)(**given)
+
+
+STARTING = [deployment for deployment in WRITING if "config_path" in deployment["parameters"]]
+
+
+@pytest.mark.parametrize("deployment", STARTING, ids=lambda deployment: deployment["name"])
+def test_every_flow_that_can_begin_with_another_run_checks_which(prefect_api, deployed, deployment):
+    given = dict(deployment["parameters"])
+    for name in {"config_path", "first"} & given.keys():
+        given[name] = str(ROOT / given[name])
+    given["overrides"] = ['start_from="/elsewhere/rl-s0"']
+    with pytest.raises(Refused, match="is no run inside the project"):
         flow_of(deployment)(**given)
 
 

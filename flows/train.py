@@ -31,6 +31,7 @@ from flows.parameters import (
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
 from fst_core.interleave import FastPhase, remaining
+from fst_core.launch import refuse_processes
 from fst_core.offline import holds_finished
 from fst_core.run_folder import forget_earlier
 from fst_core.study import end_with_parent, run_folder
@@ -122,8 +123,6 @@ def spread_over(processes: int, sharded: bool, config: RunConfig, order: Order) 
         if sharded:
             raise Refused("one process has nobody to share the weights with: raise processes")
         return Spread()
-    from fst_core.ranks import refuse_processes
-
     refuse_processes(config, processes)
     return Spread(processes, sharded, order.words(config.arm, config.seed))
 

@@ -2,22 +2,23 @@
 
 import os
 import sys
-from urllib.parse import urlsplit
 
-from fst_core.storage import StorageError, make_bucket
+from fst_core.storage import StorageError, Store
 
 
 def main() -> None:
     """Make the bucket, with the address and keys that clients of the store read."""
-    bucket = urlsplit(os.environ.get("FST_STORE", "")).netloc
-    if not bucket:
-        sys.exit("error: FST_STORE names no bucket; set it to s3://BUCKET/PREFIX")
+    named = os.environ.get("FST_STORE", "")
+    if not named:
+        sys.exit("error: FST_STORE is not set; set it to s3://BUCKET/PREFIX")
     try:
-        make_bucket(bucket, os.environ)
-    except KeyError as missing:
-        sys.exit(f"error: {missing.args[0]} is not set; the store at FST_STORE needs it")
+        store = Store(named)
     except StorageError as error:
-        sys.exit(f"error: the bucket {bucket} cannot be made: {error}")
+        sys.exit(f"error: FST_STORE names no bucket: {error}")
+    try:
+        store.make_bucket()
+    except StorageError as error:
+        sys.exit(f"error: the bucket {store.bucket} cannot be made: {error}")
 
 
 if __name__ == "__main__":

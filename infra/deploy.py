@@ -5,6 +5,10 @@
 A second call changes what has changed and keeps the rest; runs that are going on are left alone.
 """
 
+import tasks  # noqa: F401  (first: it tells in a sentence what Prefect cannot read)
+
+# isort: split
+
 import argparse
 import json
 import os
@@ -31,7 +35,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
 from fst_core.addresses import without_password
-from fst_core.quiet import settle_environment
 from infra.automations import SILENCE_SECONDS, apply_automations, automations
 from infra.servers import ROOT
 from tasks.cards import cards, make_limit
@@ -219,7 +222,6 @@ def _seconds(text: str) -> float:
 
 def main() -> None:
     """Command line of `python -m infra.deploy`."""
-    settle_environment()
     parser = argparse.ArgumentParser(prog="python -m infra.deploy", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     help_text = "seconds without a heartbeat after which a run is taken for dead"

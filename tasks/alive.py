@@ -28,7 +28,7 @@ from prefect.states import Cancelled
 from fst_core.run_folder import JOURNAL, RunBusy, lock
 
 if TYPE_CHECKING:
-    from fst_core.session import Session
+    from tasks.sessions import AnySession
 
 POLL_SECONDS = 2.0
 TOLD_SECONDS = 60.0
@@ -71,7 +71,7 @@ class Attempt:
             return f"its flow run has been started again (start {run.run_count})"
         return None
 
-    def stop_if_lost(self, session: "Session", saved: bool) -> None:
+    def stop_if_lost(self, session: "AnySession", saved: bool) -> None:
         """At a boundary between phases: go on only while the flow run is this attempt's.
 
         Args:

@@ -1,4 +1,4 @@
-"""Which GPU of this host a run computes on: a slot on the Prefect server, and a card of its own.
+"""Which GPUs of this host a run computes on: slots on the Prefect server, and cards of its own.
 
     python -m tasks.cards      # tell the server how many cards this host has
 
@@ -94,36 +94,48 @@ def make_limit(count: int | None = None) -> str | None:
 
 
 @contextmanager
-def card_for(config: RunConfig) -> Iterator[str | None]:
-    """In a flow: wait for a slot and a card, and hold both while the block lasts.
+def cards_for(config: RunConfig, count: int = 1) -> Iterator[list[str]]:
+    """In a flow: wait for slots and cards, and hold them while the block lasts.
 
-    CUDA sees that card alone, so enter the block before anything begins CUDA. A process in which
+    CUDA sees these cards alone, so enter the block before anything begins CUDA. A process in which
     CUDA has begun keeps its card until it ends.
 
+    Args:
+        count: processes of the run, each on a card of its own.
     Yields:
-        The card's name; None for a run on the CPU.
+        The cards' names; none for a run on the CPU.
     Raises:
-        Refused: if the server has no limit for this host.
+        Refused: if the server has no limit for this host, or it has too few cards.
     """
     wanted = wanted_cards(config)
     if not wanted:
-        yield None
+        yield []
         return
+    if count > len(wanted):
+        raise Refused(
+            f"{count} processes need a card each, and {socket.gethostname()} has {len(wanted)} "
+            "for them; lower processes"
+        )
     with ExitStack() as stack:
         _refuse_missing_limit()
         stack.enter_context(
             concurrency(
                 limit_name(),
+                occupy=count,
                 lease_duration=LEASE_SECONDS,
                 strict=True,
                 raise_on_lease_renewal_failure=False,  # the card is still ours by its lock
             )
         )
-        name = stack.enter_context(own_card(wanted))
-        get_run_logger().info("computes on card %s of %s", name, socket.gethostname())
+        names = list[str]()
+        for _ in range(count):
+            left = [name for name in wanted if name not in names]
+            names.append(stack.enter_context(own_card(left)))
+        told = ", ".join(names)
+        get_run_logger().info("computes on card %s of %s", told, socket.gethostname())
         if ":" not in config.policy.device:
-            stack.enter_context(_only(name))
-        yield name
+            stack.enter_context(_only(names))
+        yield names
 
 
 def _refuse_missing_limit() -> None:
@@ -140,8 +152,9 @@ def _refuse_missing_limit() -> None:
 @contextmanager
 def own_card(wanted: Sequence[str]) -> Iterator[str]:
     """Hold the lock of one of some cards, waiting for it; the card's name."""
-    if _KEPT:
-        yield next(iter(_KEPT))
+    kept = next((name for name in wanted if name in _KEPT), None)
+    if kept is not None:
+        yield kept
         return
     name, file = _first_free(wanted)
     try:
@@ -180,10 +193,10 @@ def _lock(name: str) -> TextIO | None:
 
 
 @contextmanager
-def _only(name: str) -> Iterator[None]:
-    """Let CUDA, and processes begun in the block, see one card."""
+def _only(names: Sequence[str]) -> Iterator[None]:
+    """Let CUDA, and processes begun in the block, see some cards."""
     before = os.environ.get(VISIBLE)
-    os.environ[VISIBLE] = name
+    os.environ[VISIBLE] = ",".join(names)
     try:
         yield
     finally:

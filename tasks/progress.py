@@ -19,14 +19,14 @@ from fst_core.progress import phase_name
 from tasks.show import artifact_key
 
 if TYPE_CHECKING:
-    from fst_core.session import Session
+    from tasks.sessions import AnySession
 
 UPDATE_SECONDS = 3.0
 """Least time between two updates, and before the first."""
 
 
 @contextmanager
-def progress_shown(session: "Session", phase: Phase) -> Iterator[None]:
+def progress_shown(session: "AnySession", phase: Phase) -> Iterator[None]:
     """Show how far a fast or slow phase of a session is, while the block lasts."""
     if isinstance(phase, EvaluatePhase):
         yield
@@ -43,7 +43,7 @@ def progress_shown(session: "Session", phase: Phase) -> Iterator[None]:
 class PhaseProgress:
     """The progress artifact of one phase."""
 
-    def __init__(self, session: "Session", phase: FastPhase | SlowPhase):
+    def __init__(self, session: "AnySession", phase: FastPhase | SlowPhase):
         self.session = session
         self.phase = phase
         self.calls = session.ledger.generate_calls

@@ -43,10 +43,13 @@ class Order:
 
     def command(self, arm: str, seed: int) -> list[str]:
         """The command line of one run's process."""
-        line = [sys.executable, "-m", "flows.train", self.config_path]
-        line += ["--arm", arm, "--seed", str(seed), "--runs", self.runs]
-        line += [word for pair in self.overrides for word in ("--set", pair)]
+        line = [sys.executable, "-m", "flows.train", *self.words(arm, seed)]
         return line if self.track else [*line, "--no-track"]
+
+    def words(self, arm: str, seed: int) -> list[str]:
+        """What says which run it is, on a command line."""
+        line = [self.config_path, "--arm", arm, "--seed", str(seed), "--runs", self.runs]
+        return [*line, *(word for pair in self.overrides for word in ("--set", pair))]
 
 
 def with_data(overrides: Sequence[str], data: str | None) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from prefect import get_client
 from prefect.context import FlowRunContext
 
+from fst_core.remote import RemoteFailed
+
 LASTING = frozenset(
     {
         "fst_core.checkpoint.CheckpointError",
@@ -38,8 +40,10 @@ def lasting_errors_end_it() -> Iterator[None]:
 
 def is_lasting(error: BaseException) -> bool:
     """Whether another try would end with the same error."""
-    kinds = type(error).__mro__
-    return any(f"{kind.__module__}.{kind.__qualname__}" in LASTING for kind in kinds)
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    if isinstance(error, RemoteFailed):
+        names |= set(error.kinds)
+    return bool(names & LASTING)
 
 
 def _forgo_retries() -> None:

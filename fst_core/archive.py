@@ -8,6 +8,9 @@ whole at every moment, and of two archives at once the slower goes on from what 
 also lists what it takes out of use; that is removed afterwards and never used again, by anyone.
 Which of two copies is further is told by the run's own counts (checkpoint, end, events), never by a
 clock; which run a copy is of, by the first line of its journal.
+
+Two archives of one folder on one host wait for each other. That saves work and no more, so a folder
+in which nothing can be written is archived, too.
 """
 
 import fcntl
@@ -333,9 +336,21 @@ def _alone(folder: Path) -> Iterator[None]:
         raise StorageError(f"{folder} cannot be archived: {no_run(folder)}")
     if not read_events(folder / JOURNAL):
         raise StorageError(f"{folder} cannot be archived: its journal is empty; run it first")
-    with (folder / BUSY).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    descriptor = _to_be_locked(folder)
+    try:
+        with suppress(OSError):  # no locks there: what the store's manifest refuses is left
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _to_be_locked(folder: Path) -> int:
+    """What archives of a folder wait for: a file in it, or itself where none can be made."""
+    try:
+        return os.open(folder / BUSY, os.O_WRONLY | os.O_CREAT, 0o666)
+    except OSError:  # read-only, another user's, or full
+        return os.open(folder, os.O_RDONLY)
 
 
 def _held(folder: Path, sizes: Collection[int]) -> dict[str, Path]:

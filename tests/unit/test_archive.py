@@ -1,5 +1,7 @@
 """Where a run is kept in a store; what is kept there is tested against a store (tests/e2e)."""
 
+import errno
+import fcntl
 import gzip
 import http.server
 import json
@@ -247,6 +249,43 @@ def test_a_folder_whose_journal_tells_no_run_is_not_archived(
     with pytest.raises((StorageError, JournalError), match=said):
         archive(run, "s3://bucket/study/fst-s0", instead=True)
     assert not objects
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC])
+def test_a_folder_in_which_nothing_can_be_written_is_archived(
+    number: int, run: Path, objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(run.iterdir())
+    opens, paths_open = os.open, Path.open
+
+    def read_only(path: Path, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(number, os.strerror(number), str(path))
+        return opens(path, flags, *rest, **more)
+
+    def path_read_only(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        if set(mode) & set("wax+"):
+            raise OSError(number, os.strerror(number), str(path))
+        return paths_open(path, mode, *rest, **more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(Path, "open", path_read_only)
+    assert archive(run, "s3://bucket/study/fst-s0").files == 1
+    assert set(run.iterdir()) == before and MANIFEST in objects
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_two_archives_of_a_folder_wait_for_each_other(
+    writable: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not writable:
+        monkeypatch.setattr(archives, "BUSY", "no/such/folder/lock")
+    with archives._alone(run):
+        second = os.open(run / archives.BUSY if writable else run, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(second)
 
 
 def test_a_damaged_packed_journal_is_told_when_its_run_comes_from_the_store(

@@ -26,7 +26,7 @@ from fst_core.cli_store import archive_runs, restore_run
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
-from fst_core.launch import launch, speaks
+from fst_core.launch import launch, refuse_processes, speaks
 from fst_core.quiet import settle_environment, settle_for
 from fst_core.study import end_with_parent
 
@@ -351,8 +351,6 @@ def _show_plan(config: RunConfig, processes: int) -> None:
     for note in preflight(config, plan_only=True):
         say(f"note: {note}")
     if processes > 1:
-        from fst_core.ranks import refuse_processes
-
         refuse_processes(config, processes)
     out.print(config.model_dump_json(indent=2), markup=False, highlight=False, soft_wrap=True)
     cost, phases = estimate(config), plan(config)

@@ -12,6 +12,7 @@ KNOWN_ERRORS = frozenset(
         "fst_core.policy.base.ContextTooLong",
         "fst_core.policy.base.EngineError",
         "fst_core.policy.memory.MemoryFull",
+        "fst_core.remote.RemoteFailed",
         "fst_core.rollouts.JudgeError",
         "fst_core.run_folder.RunBusy",
         "fst_core.run_folder.RunMismatch",

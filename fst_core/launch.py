@@ -5,6 +5,7 @@ import os
 import socket
 from dataclasses import dataclass
 
+from fst_core.config import NoSlow, RunConfig
 from fst_core.config.model import ConfigError
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -61,6 +62,32 @@ def speaks() -> bool:
         return launch().local_rank == 0
     except ConfigError:
         return True
+
+
+def refuse_processes(config: RunConfig, size: int) -> None:
+    """Refuse a number of processes that does not divide the run's batch.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    if ":" in config.policy.device:
+        raise ConfigError(
+            f"policy.device = {config.policy.device!r} puts {size} processes on one device; set "
+            '"auto" or "cuda", and each takes its own'
+        )
+    if isinstance(config.slow, NoSlow):
+        return
+    loop = config.loop
+    if loop.problems_per_step % size:
+        raise ConfigError(
+            f"loop.problems_per_step = {loop.problems_per_step} cannot be split over {size} "
+            "processes; launch a number of processes that divides it"
+        )
+    rows = loop.problems_per_step * loop.group_size // size
+    try:
+        config.slow.refuse_rows(rows, f"that each of {size} processes trains on")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @functools.cache

@@ -27,11 +27,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fst_core.config import NoSlow, RunConfig
+from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.environments.tasks import Tasks
 from fst_core.failures import sentence_for
-from fst_core.launch import Launch, launch
+from fst_core.launch import Launch, launch, refuse_processes
 from fst_core.policy.base import Sampling, TokenScores, refuse_too_long
 from fst_core.policy.language_model import LanguageModelPolicy, pick_device
 from fst_core.randomness import set_seeds
@@ -196,32 +196,6 @@ def _connect(config: RunConfig, launched: Launch) -> Ranks:
     ranks = Ranks(rank, size, store, group)
     ranks.watch()
     return ranks
-
-
-def refuse_processes(config: RunConfig, size: int) -> None:
-    """Refuse a number of processes that does not divide the run's batch.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
-    if ":" in config.policy.device:
-        raise ConfigError(
-            f"policy.device = {config.policy.device!r} puts {size} processes on one device; set "
-            '"auto" or "cuda", and each takes its own'
-        )
-    if isinstance(config.slow, NoSlow):
-        return
-    loop = config.loop
-    if loop.problems_per_step % size:
-        raise ConfigError(
-            f"loop.problems_per_step = {loop.problems_per_step} cannot be split over {size} "
-            "processes; launch a number of processes that divides it"
-        )
-    rows = loop.problems_per_step * loop.group_size // size
-    try:
-        config.slow.refuse_rows(rows, f"that each of {size} processes trains on")
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def first_weights(config: RunConfig, folder: Path) -> Path | None:

@@ -13,7 +13,8 @@ import pytest
 
 from fst_core.config.model import ConfigError
 from fst_core.journal import comparable, read_events
-from fst_core.ranks import Ranks, refuse_processes
+from fst_core.launch import refuse_processes
+from fst_core.ranks import Ranks
 from tests.bench.cards import SLOW_ONLY, difference, launch, losses
 from tests.runs import tiny_config
 

@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys
 from prefect import flow
-from tasks.cards import card_for
+from tasks.cards import cards_for
 from tests.runs import tiny_config
 
 @flow(name="holds a card")
 def hold():
-    with card_for(tiny_config(policy={"device": "cuda"})) as card:
+    with cards_for(tiny_config(policy={"device": "cuda"}), COUNT) as names:
         import os
-        print(card, os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+        print(",".join(names), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
         sys.stdin.readline()
 
 hold()
@@ -44,9 +44,9 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @contextmanager
-def holder(host: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process of a host that waits for a card, and holds it until it is told a line."""
-    code = f"import socket; socket.gethostname = lambda: {host!r}\n{HOLD}"
+def holder(host: str, count: int = 1) -> Iterator["subprocess.Popen[str]"]:
+    """A process of a host that waits for cards, and holds them until it is told a line."""
+    code = f"import socket; socket.gethostname = lambda: {host!r}\nCOUNT = {count}\n{HOLD}"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -99,6 +99,31 @@ def test_the_slots_of_a_limit_are_waited_for(prefect_api: str, host: str) -> Non
         assert client.read_global_concurrency_limit_by_name(cards.limit_name()).limit == 1
 
 
+def test_a_run_of_two_processes_holds_two_cards_and_waits_for_both(
+    prefect_api: str, host: str
+) -> None:
+    cards.make_limit(2)
+    with holder(host) as first:
+        told(first)
+        with holder(host, 2) as both:
+            assert first.stdin is not None
+            first.stdin.write("\n")
+            first.stdin.flush()
+            assert told(both) == "0,1 0,1"
+
+
+def test_more_processes_than_cards_are_refused(prefect_api: str, host: str) -> None:
+    cards.make_limit(2)
+
+    @flow(name="needs three cards")
+    def needs() -> None:
+        with cards.cards_for(tiny_config(policy={"device": "cuda"}), 3):
+            raise AssertionError("two cards are no three")
+
+    with pytest.raises(Refused, match=f"3 processes need a card each, and {host} has 2 for them"):
+        needs()
+
+
 def test_a_missing_limit_is_told_with_its_remedy(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +131,7 @@ def test_a_missing_limit_is_told_with_its_remedy(
 
     @flow(name="needs a card")
     def needs() -> None:
-        with cards.card_for(tiny_config(policy={"device": "cuda"})):
+        with cards.cards_for(tiny_config(policy={"device": "cuda"})):
             raise AssertionError("no card without a slot")
 
     with pytest.raises(Refused, match=r"'gpu-unknown-host'.*python -m tasks.cards"):

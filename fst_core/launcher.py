@@ -1,0 +1,20 @@
+"""`accelerate launch`, ending when the process that started it does.
+
+python -m fst_core.launcher --config_file FILE --num_processes N -m MODULE ...
+"""
+
+from fst_core.quiet import settle_environment
+from fst_core.study import end_with_parent
+
+
+def main() -> None:
+    """Launch what the command line says."""
+    settle_environment()
+    end_with_parent()
+    from accelerate.commands.launch import main as launch  # noqa: PLC0415  (torch)
+
+    launch()
+
+
+if __name__ == "__main__":
+    main()

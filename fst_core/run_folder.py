@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,11 @@ EARLIER, REMOVED = ".earlier", ".removed"
 
 class RunBusy(RuntimeError):
     """Another process is writing this run's folder."""
+
+    def __init__(self, message: str, holder: str = ""):
+        super().__init__(message)
+        self.holder = holder
+        """That process, as "pid 12" or, of another host, "pid 12 on HOST"; empty if unknown."""
 
 
 class RunMismatch(RuntimeError):
@@ -56,19 +62,30 @@ def _hold(path: Path, folder: Path) -> TextIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        owner = _owner(path)
         file.close()
+        holder = _holder(path)
+        who, kill = (f" ({holder})", f" (kill {holder.split()[1]})") if holder else ("", "")
         raise RunBusy(
-            f"{folder} is being written by another process (pid {owner}); wait for it or stop it"
+            f"{folder} is being written by another process{who}; wait until that has ended, or "
+            f"stop it{kill}, then do the same again: it goes on at the last checkpoint",
+            holder,
         ) from error
     file.truncate(0)
-    file.write(str(os.getpid()))
+    file.write(f"{os.getpid()} {socket.gethostname()}")
     file.flush()
     return file
 
 
-def _owner(path: Path) -> str:
-    return path.read_text().strip() or "unknown"
+def _owner(path: Path) -> tuple[str, str]:
+    """Pid and host that a lock's last holder has left in it; empty where it left none."""
+    pid, _, host = path.read_text(errors="replace").strip().partition(" ")
+    return (pid, host) if pid.isdecimal() else ("", "")
+
+
+def _holder(path: Path) -> str:
+    pid, host = _owner(path)
+    where = f" on {host}" if host and host != socket.gethostname() else ""
+    return f"pid {pid}{where}" if pid else ""
 
 
 def _recover(folder: Path) -> None:
@@ -81,7 +98,7 @@ def _recover(folder: Path) -> None:
         with _hold(owner, folder):
             settle(folder)
     except RunBusy:
-        if _owner(owner) not in (str(os.getpid()), str(os.getppid())):
+        if _owner(owner)[0] not in (str(os.getpid()), str(os.getppid())):
             raise
 
 

@@ -44,6 +44,10 @@ class Lost(Abort):
     """The flow run is no longer this process's: it ends, and leaves the flow run's state alone."""
 
 
+class Occupied(RunBusy):
+    """The run folder is another run's, which goes on: another try would meet it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One start of a flow run, of which a process is the owner until another start follows."""
@@ -90,8 +94,8 @@ class Attempt:
         """Wait while another process writes a run folder, until it comes to a boundary.
 
         Raises:
-            RunBusy: if it goes on beyond a boundary, so that it is a run of its own, or writes
-                nothing for half an hour.
+            Occupied: if it goes on beyond a boundary, so that it is a run of its own.
+            RunBusy: if it writes nothing for half an hour.
             Lost: if the flow run is meanwhile no longer this attempt's.
         """
         if not folder.is_dir():
@@ -102,8 +106,8 @@ class Attempt:
                 lock(folder).close()
                 return
             except RunBusy as busy:
-                holder = holder or Holder(folder)
-                holder.look(busy)
+                holder = holder or Holder(folder, busy.holder)
+                holder.look()
             if (loss := self.loss()) is not None:
                 self._end(f"{folder}: waits no longer, since {loss}")
             time.sleep(POLL_SECONDS)
@@ -121,28 +125,41 @@ class Attempt:
 class Holder:
     """The process that writes a run folder, as seen in the run's journal."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, name: str):
+        """`name` tells which process it is; empty if that is unknown."""
         self.path = folder / JOURNAL
+        self.name = name
         self.size, self.first = self._state()
         self.moved = self.told = time.monotonic()
+        self.who = f"{folder} is being written by another process"
         get_run_logger().info(
-            "%s is being written by another process; waiting for its next checkpoint", folder
+            "%s; waiting for its next checkpoint%s", self.who, f" ({name})" if name else ""
         )
 
-    def look(self, busy: RunBusy) -> None:
+    def look(self) -> None:
         """Tell how far it is.
 
         Raises:
-            RunBusy: if it is not worth waiting for; `busy` tells who it is.
+            Occupied: if it goes on, however long one waits.
+            RunBusy: if it seems to hang.
         """
         now, (size, checkpoints) = time.monotonic(), self._state()
         if size != self.size:
             self.size, self.moved = size, now
+        who = f"{self.who} ({self.name})" if self.name else self.who
         if checkpoints - self.first >= BOUNDARIES:
-            raise RunBusy(f"{busy}; it is a run of its own and goes on") from busy
+            raise Occupied(
+                f"{who}, which is a run of its own and goes on; wait until that has ended, since "
+                "it is the same run, or give this one another name (name=... among the overrides), "
+                "seed or folder (runs)",
+                self.name,
+            )
         if now - self.moved > QUIET_SECONDS:
-            minutes = f"{(now - self.moved) / 60:.0f} minutes"
-            raise RunBusy(f"{busy}; it has written nothing for {minutes}") from busy
+            raise RunBusy(
+                f"{who}, which has written nothing for {(now - self.moved) / 60:.0f} minutes; if "
+                "it hangs, stop it, then start this run again: it goes on at the last checkpoint",
+                self.name,
+            )
         if now - self.told > TOLD_SECONDS:
             self.told = now
             text = "still waiting for %s: %d bytes, the last %.0f s ago"

@@ -17,6 +17,7 @@ LASTING = frozenset(
         "fst_core.policy.base.ContextTooLong",
         "fst_core.run_folder.RunMismatch",
         "fst_core.slow.base.TrainingDiverged",
+        "tasks.alive.Occupied",
         "tasks.tries.Refused",
     }
 )

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from prefect.states import Cancelling, Crashed, Running
 from fst_core.run_folder import RunBusy, lock
 from tasks import alive
 from tasks.alive import Attempt, Lost
+from tasks.tries import is_lasting
 
 
 class Server:
@@ -155,14 +157,44 @@ def test_a_holder_that_stops_for_us_may_write_its_checkpoint(attempt, server, tm
 
 def test_a_holder_that_goes_on_beyond_boundaries_is_a_run_of_its_own(attempt, server, tmp_path):
     server.after_asking = lambda: write(tmp_path, "checkpoint")
-    with lock(tmp_path), pytest.raises(RunBusy, match=r"pid .*is a run of its own and goes on"):
+    with lock(tmp_path), pytest.raises(RunBusy) as busy:
         attempt.wait_for(tmp_path)
+    assert f"(pid {os.getpid()}), which is a run of its own and goes on; wait" in str(busy.value)
+    assert "another name (name=... among the overrides)" in str(busy.value)
+    assert is_lasting(busy.value)
 
 
 def test_a_holder_that_does_nothing_is_not_waited_for(attempt, monkeypatch, tmp_path):
     monkeypatch.setattr(alive, "QUIET_SECONDS", 0.05)
-    with lock(tmp_path), pytest.raises(RunBusy, match="has written nothing for"):
+    with lock(tmp_path), pytest.raises(RunBusy, match="has written nothing for") as busy:
         attempt.wait_for(tmp_path)
+    assert f"pid {os.getpid()}" in str(busy.value) and "stop it" in str(busy.value)
+    assert not is_lasting(busy.value)
+
+
+@pytest.mark.parametrize(
+    ("left", "who", "remedy"),
+    [
+        (f"12 {socket.gethostname()}", " (pid 12);", "stop it (kill 12), then"),
+        ("12 far-away", " (pid 12 on far-away);", "stop it (kill 12), then"),
+        ("12", " (pid 12);", "stop it (kill 12), then"),
+        ("", " process;", "stop it, then"),
+        ("garbage", " process;", "stop it, then"),
+    ],
+)
+def test_who_holds_a_folder_is_told_as_far_as_it_is_known(tmp_path, left, who, remedy):
+    with lock(tmp_path):
+        (tmp_path / "lock").write_text(left)
+        with pytest.raises(RunBusy) as busy:
+            lock(tmp_path)
+    assert f"is being written by another process{who.removeprefix(' process')}" in str(busy.value)
+    assert remedy in str(busy.value)
+    assert "(" not in busy.value.holder and not is_lasting(busy.value)
+
+
+def test_the_lock_names_its_host(tmp_path):
+    with lock(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()} {socket.gethostname()}"
 
 
 def test_a_wait_ends_where_the_flow_run_is_another_s(attempt, server, tmp_path):

@@ -115,7 +115,8 @@ class Completion:
     """What an engine returns for one prompt: sampled ids (stop token included) and their log-probs.
 
     `logprobs[t]` is the natural log of the sampling probability of `token_ids[t]` at the sampling
-    temperature. `text` is the decoded ids without special tokens.
+    temperature; an engine may give none where nobody asked for them. `text` is the decoded ids
+    without special tokens.
     """
 
     token_ids: tuple[int, ...]

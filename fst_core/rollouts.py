@@ -64,11 +64,19 @@ def in_context(context: Context, messages: Sequence[Message]) -> list[dict[str, 
 
 
 def roll_out(
-    policy: Sampler, environment: Judge, pairs: Sequence[Pair], seeds: Sequence[int]
+    policy: Sampler,
+    environment: Judge,
+    pairs: Sequence[Pair],
+    seeds: Sequence[int],
+    logprobs: bool = True,
 ) -> list[Rollout]:
-    """Generate and judge one completion per (context, problem) pair, in one engine call."""
+    """Generate and judge one completion per (context, problem) pair, in one engine call.
+
+    Args:
+        logprobs: false where nobody reads their log-probabilities, that is, trains on them.
+    """
     prompts = [policy.prompt_ids(messages_for(context, problem)) for context, problem in pairs]
-    completions = policy.generate(prompts, seeds)
+    completions = policy.generate(prompts, seeds, replace(policy.sampling, logprobs=logprobs))
     version = policy.version
     return [
         judged(environment, problem, context, done, version)

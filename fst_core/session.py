@@ -33,7 +33,7 @@ from fst_core.evaluation.measuring import Measured, Measuring
 from fst_core.fast.base import Evolution, FastPart, FastTools
 from fst_core.fast.registry import make_fast
 from fst_core.journal import Entry, Journal
-from fst_core.policy.base import ContextTooLong, Sampler, Sampling
+from fst_core.policy.base import Sampler, Sampling
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
 from fst_core.ranks import ALONE, Learner, Ranks, SharedPolicy, SharedSlow
@@ -45,12 +45,11 @@ from fst_core.records import (
     seeded,
     to_json,
 )
-from fst_core.rollouts import Pair, messages_for, readable, roll_out
+from fst_core.rollouts import Pair, readable, roll_out
 from fst_core.run_folder import final_checkpoint, keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart, TrainingDiverged
+from fst_core.window import refuse_vain_search, room_for_context
 
-PROBLEMS_MEASURED = 256
-"""Train problems whose length decides how long a context may grow."""
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
 
@@ -159,6 +158,7 @@ class Session:
             lambda pairs, seeds: self._roll_out("evaluation", pairs, seeds, self.policy.frozen),
         )
         room = self._room_for_context()
+        refuse_vain_search(config, self.population.contexts, self.policy, self.policy.window)
         learner.do("build")
         self.slow: SlowPart | None = learner.slow
         self.parameters = learner.policy.count_parameters()
@@ -185,24 +185,8 @@ class Session:
         Raises:
             ContextTooLong: if the seed context does not fit.
         """
-        seen = min(PROBLEMS_MEASURED, self.config.loop.steps * self.config.loop.problems_per_step)
-        problems = [*self.measuring.held(), *map(self.tasks.train, range(seen))]
-        bare = [self.policy.prompt_ids(messages_for(Context(""), p)) for p in problems]
-        room = self.policy.window - self.policy.sampling.max_new_tokens - max(map(len, bare))
-        contexts, count = self.config.contexts, self.policy.count_tokens
-        seed, texts = count(contexts.seed), contexts.components or {}
-        if seed > room:
-            name, longest = "contexts.seed", "contexts.seed"
-            if texts:
-                name = "contexts.components"
-                longest = f"{name}.{max(texts, key=lambda part: count(texts[part]))}"
-            raise ContextTooLong(
-                f"{name} has {seed} tokens, but the model's window of {self.policy.window} "
-                f"leaves {max(0, room)} beside the longest problem and policy.max_new_tokens = "
-                f"{self.policy.sampling.max_new_tokens}; lower policy.max_new_tokens, or shorten "
-                f"{longest} or the problems"
-            )
-        return room
+        held, policy = self.measuring.held(), self.policy
+        return room_for_context(self.config, self.tasks, held, policy, policy.window)
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder / "checkpoints")
@@ -360,7 +344,7 @@ class Session:
         seeds: Sequence[int],
         sampler: Sampler | None = None,
     ) -> list[Rollout]:
-        rollouts = roll_out(sampler or self.policy, self.tasks, pairs, seeds)
+        rollouts = roll_out(sampler or self.policy, self.tasks, pairs, seeds, logprobs=False)
         self._count(loop, [r.completion for r in rollouts])
         return rollouts
 
@@ -375,7 +359,7 @@ class Session:
         """Texts the policy itself writes, for `reflection.type = "policy"`."""
         settings = self.config.fast.writer
         assert isinstance(settings, PolicyReflection)
-        sampling = Sampling(settings.temperature, settings.max_new_tokens)
+        sampling = Sampling(settings.temperature, settings.max_new_tokens, logprobs=False)
         prompts = [self.policy.prompt_ids(m) for m in messages]
         done = self.policy.generate(prompts, seeds, sampling)
         self._count("reflection", done)

@@ -139,7 +139,7 @@ def bench_evolution(config: RunConfig, repeats: int = 3) -> tuple[Table, dict[st
 
     def ours() -> None:
         tools = FastTools(
-            lambda pairs, seeds: roll_out(policy, tasks, pairs, seeds),
+            lambda pairs, seeds: roll_out(policy, tasks, pairs, seeds, logprobs=False),
             tasks.solution,
             lambda *_: [],
             0,

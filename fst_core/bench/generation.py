@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from fst_core.policy.graph_engine import GraphEngine, why_not
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.transformers_engine import TransformersEngine, left_pad, looking
 
+ASKED = ", log-probabilities asked for"
 CONTEXT = "You add numbers. Think of the digits one by one. "
 
 
@@ -76,10 +78,14 @@ def bench_generation(
     if importlib.util.find_spec("vllm") is not None and policy.model.device.type == "cuda":
         engines["our vLLM engine"] = vllm = vllm_engine(policy)
         for also in (False, True):
-            name = "vLLM's LLM.generate" + ", log-probabilities asked for" * also
+            name = "vLLM's LLM.generate" + ASKED * also
             calls[name] = raw_vllm(vllm.loaded.llm, policy.config.temperature, rows, tokens, also)
     for name, engine in engines.items():
         calls[name] = lambda engine=engine: engine.generate(rows, seeds, sampling)  # type: ignore[misc]
+    if "our vLLM engine" in engines:
+        silent = replace(sampling, logprobs=False)
+        calls[f"our vLLM engine{ASKED}"] = calls["our vLLM engine"]
+        calls["our vLLM engine"] = lambda: vllm.generate(rows, seeds, silent)
     table = Table(f"Generation: {len(rows)} prompts x {tokens} tokens", "tokens/s")
     table.fill(interleaved(calls, repeats), len(rows) * tokens, "plain generate")
     about: dict[str, Any] = {"prompt_tokens": [min(map(len, rows)), max(map(len, rows))]}

@@ -24,6 +24,8 @@ class Sampling:
 
     temperature: float = 1.0
     max_new_tokens: int = 32
+    logprobs: bool = True
+    """Whether anyone reads the log-probabilities of the drawn tokens, which may cost something."""
 
 
 class Engine(Protocol):
@@ -50,6 +52,8 @@ class Engine(Protocol):
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
         """One completion per prompt (token ids), in order.
+
+        Where `sampling.logprobs` is false, an engine may leave them out; draws are the same.
 
         Raises:
             ContextTooLong: if a prompt plus `max_new_tokens` passes the window.
@@ -104,6 +108,9 @@ def sampling_dtype(config: PolicyConfig) -> torch.dtype:
 
 class Sampler(Protocol):
     """Weights that answer chats."""
+
+    sampling: Sampling
+    """The run's own."""
 
     @property
     def version(self) -> int:

@@ -1,11 +1,10 @@
 """The policy: a causal language model with a chat template, its engine and its frozen base."""
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,7 +12,6 @@ from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,6 +20,7 @@ from fst_core.config import PolicyConfig
 from fst_core.config.model import ConfigError
 from fst_core.policy.adapters import add_adapters, hold_adapters, plain, with_merged
 from fst_core.policy.base import Engine, Sampling, TokenScores
+from fst_core.policy.chats import Chats, engine_window, load_tokenizer
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate, refuse_missing_peft
 from fst_core.policy.prefix import behind_prefixes, positions, shares
@@ -102,12 +101,6 @@ def sharded() -> bool:
     return launched and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def engine_window(config: PolicyConfig) -> int:
-    """Most tokens that the engine was set up for."""
-    limit = config.vllm.max_model_len if config.engine == "vllm" else None
-    return limit or sys.maxsize
-
-
 def at_server(config: PolicyConfig) -> bool:
     """Whether the engine is a server, which all processes of a run share."""
     return config.engine == "vllm" and config.vllm.mode == "server"
@@ -125,7 +118,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-class LanguageModelPolicy:
+class LanguageModelPolicy(Chats):
     """A live model, formatted, sampled and scored (see `fst_core.policy.base.Policy`).
 
     Args:
@@ -148,7 +141,7 @@ class LanguageModelPolicy:
         if config.lora:
             self.trained = add_adapters(self.model, config, weights)
             self.base = plain(self.model)  # now: the slow part patches the model's forward pass
-        self.tokenizer = load_tokenizer(self.path, self.revision)
+        super().__init__(load_tokenizer(self.path, self.revision))
         self.live = self._whole_copy(weights) if sharded() else self.model
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.sampling = Sampling(config.temperature, config.max_new_tokens)
@@ -156,7 +149,6 @@ class LanguageModelPolicy:
         self.version = 0
         self._copied = 0
         self.window = min(window_of(self.model), engine_window(config))
-        self._prompts: dict[tuple[tuple[str, str], ...], list[int]] = {}
 
     def _load(self, weights: Path | None, config: PolicyConfig) -> PreTrainedModel:
         """The weights to begin with, whole; those that adapters go beside are the base model's."""
@@ -224,21 +216,6 @@ class LanguageModelPolicy:
             "trainable": sum(size for size, trainable in sizes if trainable),
         }
 
-    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a chat, ending where the assistant's turn begins."""
-        key = tuple((m["role"], m["content"]) for m in messages)
-        if key not in self._prompts:
-            chat = [{"role": role, "content": content} for role, content in key]
-            ids = self.tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-            self._prompts[key] = cast(list[int], ids)
-        return self._prompts[key]
-
-    def count_tokens(self, text: str) -> int:
-        """Tokens of plain text."""
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -305,6 +282,7 @@ class FrozenPolicy:
     def __init__(self, policy: LanguageModelPolicy, engine: Engine):
         self.policy = policy
         self.engine = engine
+        self.sampling = policy.sampling
         self.version = 0
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -395,21 +373,6 @@ def _chunks(
         chunk.append(i)
     if chunk:
         yield chunk
-
-
-def load_tokenizer(path: Path | str, revision: str | None) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with a pad token that is no stop token of its own where it lacks one.
-
-    Raises:
-        ConfigError: if the tokenizer has no chat template.
-    """
-    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
-    if tokenizer.chat_template is None:
-        raise ConfigError(f"policy model {path}: its tokenizer has no chat template")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.unk_token or tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    return tokenizer
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fst_core.config import VllmConfig
 from fst_core.config.model import ConfigError
+from fst_core.policy.base import Sampling
 
 ROUNDING = 1e-3
 """How far above 0 a log-probability may be by rounding (nats)."""
@@ -79,7 +80,7 @@ class Choice(BaseModel):
     """One completion."""
 
     token_ids: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None = None
 
 
 class Drawn(BaseModel):
@@ -94,16 +95,17 @@ class Drawn(BaseModel):
 
     @property
     def logprobs(self) -> list[float]:
-        """Their log-probabilities (nats)."""
-        return self.choices[0].logprobs.token_logprobs
+        """Their log-probabilities (nats), if there are any."""
+        told = self.choices[0].logprobs
+        return told.token_logprobs if told else []
 
-    def what_is_wrong(self, vocabulary: int, most_tokens: int) -> str:
+    def what_is_wrong(self, vocabulary: int, asked: Sampling) -> str:
         """Why the completion cannot be the policy's; empty where it can."""
         tokens, logps = self.token_ids, self.logprobs
-        if len(tokens) != len(logps):
+        if asked.logprobs and len(tokens) != len(logps):
             return f"{len(tokens)} tokens with {len(logps)} log-probabilities"
-        if len(tokens) > most_tokens:
-            return f"{len(tokens)} tokens where {most_tokens} were asked for"
+        if len(tokens) > asked.max_new_tokens:
+            return f"{len(tokens)} tokens where {asked.max_new_tokens} were asked for"
         if max(tokens) >= vocabulary:
             return f"token {max(tokens)} of a vocabulary of {vocabulary}"
         return ""

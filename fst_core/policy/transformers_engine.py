@@ -9,6 +9,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.policy.base import Sampling
 from fst_core.policy.batched_engine import BatchedEngine, Drawn
+from fst_core.policy.chats import positions_of
 from fst_core.policy.noise import draw, seed_tensor
 from fst_core.policy.prefix import behind_prefixes, positions, shares
 
@@ -28,7 +29,7 @@ def left_pad(
 
 def window_of(model: PreTrainedModel) -> int:
     """Most tokens the model has positions for."""
-    return int(getattr(model.config, "max_position_embeddings", 1 << 30))
+    return positions_of(model.config)
 
 
 @contextmanager

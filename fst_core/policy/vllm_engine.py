@@ -214,7 +214,7 @@ class VllmEngine:
                 seed=seed & SEED_MASK,
                 stop_token_ids=sorted(self.stop_ids),
                 ignore_eos=not self.stop_ids,
-                logprobs=0,  # of the drawn token alone
+                logprobs=0 if sampling.logprobs else None,  # of the drawn token alone
                 flat_logprobs=True,  # one list a row, not one dict a token
                 detokenize=False,
                 skip_clone=True,  # nobody else holds it
@@ -225,7 +225,8 @@ class VllmEngine:
         with preserved(), uncollected():
             answers = self.loaded.llm.generate(rows, settings, use_tqdm=False)
         drawn = [answer.outputs[0] for answer in answers]
-        return [list(d.token_ids) for d in drawn], [list(d.logprobs.logprobs) for d in drawn]
+        logps_B = [list(d.logprobs.logprobs) if sampling.logprobs else [] for d in drawn]
+        return [list(d.token_ids) for d in drawn], logps_B
 
     def _sleep(self) -> None:
         if self.sleep_level:

@@ -267,7 +267,7 @@ class VllmServerEngine:
         if not self.server.holds(self._tag()):
             raise self.server.failure("the server was restarted while it generated")
         for answer in answers:
-            if wrong := answer.what_is_wrong(self.vocabulary, sampling.max_new_tokens):
+            if wrong := answer.what_is_wrong(self.vocabulary, sampling):
                 raise self.server.unreadable(COMPLETIONS, wrong)
         tokens_B = [answer.token_ids for answer in answers]
         logps_B = [answer.logprobs for answer in answers]
@@ -301,6 +301,6 @@ class VllmServerEngine:
             "top_k": 0,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
-            "logprobs": 0,
+            "logprobs": 0 if sampling.logprobs else None,
             "return_token_ids": True,
         }

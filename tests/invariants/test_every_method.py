@@ -1,5 +1,6 @@
 """What holds of every registered method, by its registry line alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from fst_core.config import RunConfig
 from fst_core.interleave import SlowPhase, interleave, remaining, run_phase
 from fst_core.journal import comparable, effective, read_events
 from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW, load
+from fst_core.policy.base import Engine, Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
+from fst_core.records import Completion
 from fst_core.session import Session
 from tests.runs import TINY, run, tiny_config
 
@@ -78,9 +81,23 @@ def test_the_engine_counts_what_the_ledger_counts(config: RunConfig, tmp_path: P
     assert all(calls <= config.fast.bounds(batch, config).rollouts for calls in searched)
 
 
+def sparing(engine: Engine) -> None:
+    """Have an engine leave out the log-probabilities that nobody asked for, as vLLM does."""
+    draw = engine.generate
+
+    def generate(prompts: Any, seeds: Any, sampling: Sampling) -> list[Completion]:
+        done = draw(prompts, seeds, sampling)
+        return done if sampling.logprobs else [replace(c, logprobs=()) for c in done]
+
+    engine.generate = generate  # type: ignore[method-assign]
+
+
 @each
 def test_a_run_in_two_processes_is_the_run_in_one(config: RunConfig, tmp_path: Path) -> None:
-    """The same seed, the same result; and a run that stopped half-way goes on as if it had not."""
+    """The same seed, the same result; and a run that stopped half-way goes on as if it had not.
+
+    Its engine gives fewer log-probabilities: nobody reads what was not asked for.
+    """
     config = config.model_copy(
         update={"checkpoint": config.checkpoint.model_copy(update={"every_cycles": 1})}
     )
@@ -89,6 +106,8 @@ def test_a_run_in_two_processes_is_the_run_in_one(config: RunConfig, tmp_path: P
         whole = weights(session)
     for _ in range(2):
         with Session(config, tmp_path / "twice") as session:
+            assert isinstance(session.policy, LanguageModelPolicy)
+            sparing(session.policy.engine)
             for number, phase in enumerate(remaining(session)):
                 run_phase(session, phase)
                 if number == 3:

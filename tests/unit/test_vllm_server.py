@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ class FakeVllm(ThreadingHTTPServer):
         with self.lock:
             self.now -= 1
         tokens = [body["prompt"][-1], 3 + body["seed"] % 50, STOP]
-        logprobs = {"token_logprobs": [-0.5, -1.0, -1.5]}
+        asked = body.get("logprobs") is not None
+        logprobs = {"token_logprobs": [-0.5, -1.0, -1.5]} if asked else None
         return {"choices": [{"token_ids": tokens, "logprobs": logprobs, "finish_reason": "stop"}]}
 
 
@@ -187,6 +189,17 @@ def test_rows_are_asked_one_by_one_with_their_own_context_and_seed_and_kept_in_o
     assert all(STOP in body["stop_token_ids"] for body in sent)
     assert isinstance(policy.engine, VllmServerEngine)
     assert (policy.engine.calls, policy.engine.rollouts, policy.engine.tokens) == (1, 24, 72)
+
+
+def test_log_probabilities_are_sent_for_where_they_are_read(
+    server: FakeVllm, tmp_path: Path
+) -> None:
+    policy = policy_of(server, tmp_path)
+    silent = policy.generate([[5, 6]], [1], replace(policy.sampling, logprobs=False))
+    asked = policy.generate([[5, 6]], [1])
+    assert [body["logprobs"] for body in server.requests] == [None, 0]
+    assert silent[0].token_ids == asked[0].token_ids
+    assert (silent[0].logprobs, asked[0].logprobs) == ((), (-0.5, -1.0, -1.5))
 
 
 @pytest.mark.parametrize("limit", [1, 5])
@@ -394,7 +407,7 @@ BAD_COMPLETIONS: list[tuple[Any, str]] = [
         choice(token_ids=[5] * 17, logprobs={"token_logprobs": [-1.0] * 17}),
         "17 tokens where 16 were asked for",
     ),
-    (choice(logprobs=None), "logprobs: "),
+    (choice(logprobs=None), "2 tokens with 0 log-probabilities"),
     (choice(logprobs={}), "token_logprobs: "),
     (logprobs(-0.5, None), r"token_logprobs\.1: "),
     (logprobs(-0.5, 0.5), r"token_logprobs\.1: "),

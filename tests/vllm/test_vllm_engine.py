@@ -59,6 +59,16 @@ def test_log_probabilities_are_those_at_the_temperature(
     assert gap(policy.model, rows, done, temperature * 2) > GAP
 
 
+def test_draws_are_the_same_where_no_log_probability_is_asked_for(
+    policy: LanguageModelPolicy,
+) -> None:
+    rows = chats(policy, CONTEXTS) * 4
+    silent = policy.generate(rows, range(16), Sampling(1.0, 12, logprobs=False))
+    asked = policy.generate(rows, range(16), Sampling(1.0, 12))
+    assert [c.token_ids for c in silent] == [c.token_ids for c in asked]
+    assert {c.logprobs for c in silent} == {()}
+
+
 def test_draws_depend_on_their_own_seed_alone(policy: LanguageModelPolicy) -> None:
     rows = chats(policy, CONTEXTS)
     alone = policy.generate([rows[0]], [7])[0]
@@ -174,7 +184,8 @@ class Recorded:
 
     def generate(self, rows: list, settings: list, use_tqdm: bool) -> list:
         self.calls.append("generate")
-        drawn = SimpleNamespace(token_ids=[5], logprobs=SimpleNamespace(logprobs=[-1.0]))
+        told = None if settings[0].logprobs is None else SimpleNamespace(logprobs=[-1.0])
+        drawn = SimpleNamespace(token_ids=[5], logprobs=told)
         return [SimpleNamespace(outputs=[drawn]) for _ in rows]
 
 

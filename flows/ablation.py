@@ -25,6 +25,7 @@ from fst_core.config import RunConfig, StudyConfig
 from fst_core.config.model import ConfigError
 from fst_core.study import expand
 from tasks.runs import Order, with_data
+from tasks.tries import told_as_failed
 
 
 @flow(name="ablation", flow_run_name="ablation {config_path}")
@@ -48,12 +49,14 @@ def ablation(
         Refused: if a deployment's run is to leave the project.
         StudyFailed: after the report, if runs failed.
     """
-    overrides, runs = with_data(overrides, data), inside_project(runs)
-    planned, study = expand(config_path, overrides, arms, seeds)
-    starts_inside_project(planned, runs)
-    refuse_without_sweeps(study, config_path)
-    order = Order(config_path, overrides, runs, track, on, deployment)
-    return run_and_report(order, planned, jobs or study.jobs)
+    with told_as_failed() as ending:
+        overrides, runs = with_data(overrides, data), inside_project(runs)
+        planned, study = expand(config_path, overrides, arms, seeds)
+        starts_inside_project(planned, runs)
+        refuse_without_sweeps(study, config_path)
+        order = Order(config_path, overrides, runs, track, on, deployment)
+        return run_and_report(order, planned, jobs or study.jobs)
+    return ending.state
 
 
 def refuse_without_sweeps(study: StudyConfig, config_path: str) -> None:

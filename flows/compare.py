@@ -53,6 +53,7 @@ from infra.servers import PREFECT_UI
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
 from tasks.track import prepare_store, track_report
+from tasks.tries import Told, told_as_failed
 from tasks.workers import run_on_workers
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Comparison:
     """One message per run that failed."""
 
 
-class StudyFailed(RuntimeError):
+class StudyFailed(Told):
     """Runs of a study failed; the report over what there is has been made."""
 
     def __init__(self, comparison: Comparison):
@@ -118,12 +119,14 @@ def compare(
         Refused: if a deployment's run is to leave the project.
         StudyFailed: after the report, if runs failed.
     """
-    overrides = with_data(overrides, data)
-    runs = inside_project(dated_folder(runs) if dated else runs)
-    planned, study = expand(config_path, overrides, arms, seeds)
-    starts_inside_project(planned, runs)
-    order = Order(config_path, overrides, runs, track, on, deployment)
-    return run_and_report(order, planned, jobs or study.jobs)
+    with told_as_failed() as ending:
+        overrides = with_data(overrides, data)
+        runs = inside_project(dated_folder(runs) if dated else runs)
+        planned, study = expand(config_path, overrides, arms, seeds)
+        starts_inside_project(planned, runs)
+        order = Order(config_path, overrides, runs, track, on, deployment)
+        return run_and_report(order, planned, jobs or study.jobs)
+    return ending.state
 
 
 def run_and_report(

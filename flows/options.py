@@ -5,12 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prefect.exceptions import ParameterTypeError
-
-from flows.server import ServerError
-from fst_core.cli import say, sentence_for
+from fst_core.cli import say
 from tasks.alive import Lost
-from tasks.tries import Refused
+from tasks.tries import sentence_of
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +26,7 @@ def told_as_a_sentence() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = (ServerError, Refused, ParameterTypeError)
-        sentence = str(error) if isinstance(error, told) else sentence_for(error)
+        sentence = sentence_of(error)
         if sentence is None:
             raise
         say(f"error: {sentence}")

@@ -37,6 +37,7 @@ from fst_core.preflight import preflight
 from fst_core.run_folder import RunMismatch, final_weights, refuse_other_config
 from fst_core.study import expand, find_runs, run_folder
 from tasks.runs import Order, with_data
+from tasks.tries import told_as_failed
 
 
 @flow(name="plasticity", flow_run_name="plasticity {config_path}")
@@ -63,23 +64,25 @@ def plasticity(
         Refused: if a deployment's run is to leave the project.
         StudyFailed: after its report, if runs of either study failed.
     """
-    overrides, root = with_data(overrides, data), Path(inside_project(runs))
-    planned, study = expand(config_path, overrides, arms, seeds)
-    starts_inside_project(planned, runs)
-    refuse_lost_starts(planned, root, first, data)
-    if first is not None and unfinished(first, root, data):
-        compare(
-            first,
-            jobs=jobs,
-            runs=runs,
-            data=data,
-            track=track,
-            on=on,
-            deployment=deployment,
-        )
-    studies = dict.fromkeys(start.parent for start in starts(planned, root))
-    order = Order(config_path, overrides, runs, track, on, deployment)
-    return run_and_report(order, planned, jobs or study.jobs, find_runs(studies))
+    with told_as_failed() as ending:
+        overrides, root = with_data(overrides, data), Path(inside_project(runs))
+        planned, study = expand(config_path, overrides, arms, seeds)
+        starts_inside_project(planned, runs)
+        refuse_lost_starts(planned, root, first, data)
+        if first is not None and unfinished(first, root, data):
+            compare(
+                first,
+                jobs=jobs,
+                runs=runs,
+                data=data,
+                track=track,
+                on=on,
+                deployment=deployment,
+            )
+        studies = dict.fromkeys(start.parent for start in starts(planned, root))
+        order = Order(config_path, overrides, runs, track, on, deployment)
+        return run_and_report(order, planned, jobs or study.jobs, find_runs(studies))
+    return ending.state
 
 
 def starts(planned: list[RunConfig], root: Path) -> list[Path]:

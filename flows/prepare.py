@@ -23,7 +23,7 @@ from tasks.data import (
     reproduce_data,
     unaccepted_change,
 )
-from tasks.tries import Refused
+from tasks.tries import Refused, told_as_failed
 
 
 @flow(name="prepare")
@@ -36,16 +36,18 @@ def prepare() -> dict[str, str]:
         Refused: inside a DVC stage, beside another DVC command, where DVC fails, or where the
             manifest that git tracks lists other data than was made.
     """
-    refuse_inside_a_stage()
-    old = last_announced(data_hash())
-    reproduce_data()
-    new, advice = data_hash(), unaccepted_change()
-    create_markdown_artifact(told(old, new, advice), key="data")
-    if advice is not None:
-        raise Refused(advice)
-    if new != old:
-        announce(old, new)
-    return {"old": old, "new": new}
+    with told_as_failed() as ending:
+        refuse_inside_a_stage()
+        old = last_announced(data_hash())
+        reproduce_data()
+        new, advice = data_hash(), unaccepted_change()
+        create_markdown_artifact(told(old, new, advice), key="data")
+        if advice is not None:
+            raise Refused(advice)
+        if new != old:
+            announce(old, new)
+        return {"old": old, "new": new}
+    return ending.state
 
 
 def told(old: str, new: str, advice: str | None) -> str:

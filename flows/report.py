@@ -15,6 +15,7 @@ from flows.server import prefect_server
 from fst_core.study import find_runs
 from tasks.report import write_report
 from tasks.track import track_report
+from tasks.tries import told_as_failed
 
 
 @flow(name="report", flow_run_name="report {study}")
@@ -26,11 +27,13 @@ def report(study: Study, track: Track = True) -> dict[str, str]:
         ConfigError: if the folder holds no run.
         Refused: if a deployment's run is to write outside the project.
     """
-    folder = Path(inside_project(study))
-    made = write_report(find_runs([folder]), folder)
-    if track:
-        track_report(folder.absolute().name, folder)
-    return {name: str(path) for name, path in made.paths.items()}
+    with told_as_failed() as ending:
+        folder = Path(inside_project(study))
+        made = write_report(find_runs([folder]), folder)
+        if track:
+            track_report(folder.absolute().name, folder)
+        return {name: str(path) for name, path in made.paths.items()}
+    return ending.state
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_se
 from infra.deploy import DeployError, server_url
 from infra.servers import PREFECT_UI
 from tasks.cards import make_limit
+from tasks.tries import Told
 
 START_SECONDS = 120
 STOP_SECONDS = 10
@@ -43,7 +44,7 @@ IDLE_SERVICES = (
 """Services that only deployments need; without them the server starts in half the time."""
 
 
-class ServerError(RuntimeError):
+class ServerError(Told):
     """No Prefect server that would do; the message is a sentence."""
 
 

@@ -43,7 +43,7 @@ from tasks.runs import Order, with_data
 from tasks.sessions import Spread, live_session
 from tasks.show import show_contexts, show_summary
 from tasks.track import track as send
-from tasks.tries import Refused, lasting_errors_end_it
+from tasks.tries import Refused, told_as_failed
 
 
 @flow(name="train", flow_run_name="{arm}-s{seed}", retries=1)
@@ -70,7 +70,7 @@ def train(
         often the store of run folders (FST_STORE) could not.
     """
     outlive_reader()
-    with lasting_errors_end_it():
+    with told_as_failed() as ending:
         root, missed = Path(inside_project(runs)), Missed()
         changes = with_data(overrides, data)
         config, _ = load_config(config_path, arm, [*changes, f"seed={seed}"])
@@ -92,7 +92,8 @@ def train(
             missed.untracked += not send(folder, final=True)
         missed.unstored += not keep(folder, final=True)
         metrics = show_summary(folder, missed.untracked, missed.unstored)
-    return {"folder": str(folder), "metrics": metrics, **asdict(missed)}
+        return {"folder": str(folder), "metrics": metrics, **asdict(missed)}
+    return ending.state
 
 
 @dataclass

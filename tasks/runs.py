@@ -17,7 +17,7 @@ from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
 from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
-from tasks.tries import Refused
+from tasks.tries import Refused, Told
 
 LOG_LINES = 12
 BEAT_SECONDS = 2.0
@@ -25,7 +25,7 @@ NAMED_APART = ("arm", "seed")
 """Settings that flows take as parameters, in the plural for a study."""
 
 
-class RunFailed(RuntimeError):
+class RunFailed(Told):
     """A run's process failed; the message holds the end of its log."""
 
 

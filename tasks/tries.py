@@ -1,11 +1,17 @@
-"""Which errors are worth another try of a flow, and which it would meet again."""
+"""Errors of flows: which are told in a sentence, and which another try would meet again."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from prefect import get_client
+from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext
+from prefect.exceptions import ParameterTypeError
+from prefect.states import Failed
 
+from fst_core.failures import sentence_for
 from fst_core.remote import RemoteFailed
 
 LASTING = frozenset(
@@ -24,19 +30,70 @@ LASTING = frozenset(
 """Errors that another try would meet again, by name: their modules may not be loaded."""
 
 
-class Refused(RuntimeError):
+ENGINE, RUNS = "prefect.engine", ("prefect.flow_runs", "prefect.task_runs")
+"""Loggers of Prefect that show tracebacks."""
+
+
+class Told(RuntimeError):
+    """An error of a flow whose message is a sentence for the user."""
+
+
+class Refused(Told):
     """A flow cannot do what it is asked for; the message is a sentence with the remedy."""
 
 
+def sentence_of(error: BaseException) -> str | None:
+    """What to tell of an error instead of its traceback; None for one nobody foresaw."""
+    return str(error) if isinstance(error, Told | ParameterTypeError) else sentence_for(error)
+
+
+@dataclass
+class Ending:
+    """How a flow ends."""
+
+    state: Any = None
+    """Failed with a sentence, for the flow to return; None where it met no such error."""
+
+
 @contextmanager
-def lasting_errors_end_it() -> Iterator[None]:
-    """In a flow: an error that another try would meet again uses up the flow run's retries."""
+def told_as_failed() -> Iterator[Ending]:
+    """In a flow: an error that has a sentence ends the block, and the ending holds the state.
+
+    One that another try would meet again uses up the flow run's retries.
+    """
+    ending = Ending()
     try:
-        yield
+        yield ending
     except Exception as error:
         if is_lasting(error):
             _forgo_retries()
-        raise
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
+        get_run_logger().error("%s", sentence)
+        ending.state = Failed(data=error, message=sentence)
+
+
+class Untraced(logging.Filter):
+    """Leaves out tracebacks of errors that have a sentence, unless one logs for debugging."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is shown at all."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+            return True
+        if sentence_of(error) is None:
+            return True
+        record.exc_info = record.exc_text = None
+        return record.name != ENGINE  # which repeats what the run's state has told
+
+
+def leave_out_tracebacks() -> None:
+    """Have Prefect show errors that have a sentence without a traceback; once is enough."""
+    for name in (ENGINE, *RUNS):
+        logger = logging.getLogger(name)
+        if not any(isinstance(present, Untraced) for present in logger.filters):
+            logger.addFilter(Untraced())
 
 
 def is_lasting(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """Flows against a real temporary Prefect server and a real MLflow store, on two small cycles."""
 
+import errno
 import json
 import logging
 import os
@@ -27,17 +28,23 @@ from prefect.client.schemas.filters import (
 )
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.compare import prefect_command
+from flows.ablation import ablation
+from flows.compare import compare, prefect_command
+from flows.continual import continual
+from flows.plasticity import plasticity
+from flows.prepare import prepare
+from flows.report import report
 from flows.server import ServerError, prefect_server, refuse_without_server
 from flows.train import train
 from fst_core.config.model import ConfigError
 from fst_core.journal import Journal, comparable, effective, read_events
 from fst_core.session import Session
 from fst_core.slow.base import TrainingDiverged
+from fst_core.storage import StorageError
 from fst_core.tracking import TrackingError
 from infra.servers import PREFECT_UI
 from tasks.runs import Follower, with_data
-from tasks.tries import Refused
+from tasks.tries import Refused, sentence_of
 
 ROOT = Path(__file__).parents[2]
 SMOKE = str(ROOT / "configs/tiny/smoke.toml")
@@ -143,7 +150,87 @@ def test_an_error_that_another_try_would_meet_again_is_not_tried_again(
         train.with_options(retries=3)(SMOKE, "nonsense", 8, (), str(tmp_path))
     (run,) = flow_runs("nonsense-s8")
     assert run.run_count == 1
-    assert "no arm 'nonsense'" in run.state.message
+
+
+def fails_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Session) -> None:
+        raise error
+
+    monkeypatch.setattr(Session, "step", fail)
+
+
+FORESEEN = [
+    pytest.param(TrainingDiverged("it diverged"), 1, id="lasting"),
+    pytest.param(StorageError("it is away"), 2, id="passing"),
+    pytest.param(OSError(errno.ENOSPC, "No space left on device"), 2, id="disk"),
+]
+
+
+@pytest.mark.parametrize(("error", "tries"), FORESEEN)
+def test_an_error_with_a_sentence_ends_a_run_with_that_alone(
+    prefect_api, tmp_path, monkeypatch, caplog, request, error, tries
+):
+    fails_with(error, monkeypatch)
+    arm_seed = ("rl", 20 + [p.id for p in FORESEEN].index(request.node.callspec.id))
+    with pytest.raises(type(error)):
+        train(SMOKE, *arm_seed, (), str(tmp_path), track=False)
+    (run,) = flow_runs("{}-s{}".format(*arm_seed))
+    assert run.state.is_failed() and run.run_count == tries
+    assert run.state.message == sentence_of(error)
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("study_flow", "given", "said"),
+    [
+        (train, {"config_path": SMOKE, "arm": "nonsense"}, "no arm 'nonsense'"),
+        (train, {"config_path": "none.toml"}, "none.toml: cannot be read"),
+        (compare, {"config_path": SMOKE, "arms": ("nonsense",)}, "no arm 'nonsense'"),
+        (ablation, {"config_path": SMOKE}, "no [[study.sweeps]]"),
+        (continual, {"config_path": SMOKE}, "'directives'"),
+        (plasticity, {"config_path": SMOKE}, "no arm sets start_from"),
+        (report, {"study": "none"}, "none: no run here: no such folder"),
+        (prepare, {}, "inside the DVC stage"),
+    ],
+)
+def test_every_flow_tells_what_it_cannot_run_in_a_sentence(
+    prefect_api, monkeypatch, tmp_path, caplog, study_flow, given, said
+):
+    monkeypatch.setenv("DVC_STAGE", "a stage")
+    monkeypatch.chdir(tmp_path)
+    state = study_flow(**given, return_state=True)
+    assert state.is_failed() and state.message.count("\n") == 0
+    assert said in state.message and not state.message.startswith("Flow run encountered")
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [state.message] and "Traceback" not in caplog.text
+
+
+def test_an_error_that_nobody_foresaw_keeps_its_traceback(
+    prefect_api, tmp_path, monkeypatch, caplog
+):
+    fails_with(ZeroDivisionError("a fault of the code"), monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        train.with_options(retries=0)(SMOKE, "rl", 29, (), str(tmp_path), track=False)
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Logger 'prefect")
+@pytest.mark.parametrize(
+    ("name", "error", "level", "shown", "traced"),
+    [
+        ("prefect.engine", Refused("no"), logging.INFO, False, False),
+        ("prefect.flow_runs", Refused("no"), logging.INFO, True, False),
+        ("prefect.task_runs", ConfigError("no"), logging.INFO, True, False),
+        ("prefect.engine", ZeroDivisionError(), logging.INFO, True, True),
+        ("prefect.engine", Refused("no"), logging.DEBUG, True, True),
+    ],
+)
+def test_tracebacks_are_for_what_nobody_foresaw_and_for_debugging(
+    caplog, name, error, level, shown, traced
+):
+    with caplog.at_level(level, name):
+        logging.getLogger(name).error("it failed", exc_info=error)
+    assert ("it failed" in caplog.text, type(error).__name__ in caplog.text) == (shown, traced)
 
 
 def test_long_phases_show_how_far_they_are(prefect_api, tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from prefect.states import Cancelling
 
 from fst_core.checkpoint import list_checkpoints
-from fst_core.journal import Event, comparable, read_events
-from fst_core.run_folder import ended, lock
+from fst_core.journal import Event, comparable, effective, read_events
+from fst_core.run_folder import RunBusy, ended, lock
 from tests.e2e.flow_runs import children, finished_in_mlflow, start
 from tests.e2e.lab import Lab
 from tests.pipeline.clones import ROOT
@@ -71,6 +71,37 @@ def test_a_cancelled_run_goes_on_to_the_same_journal(
     assert any(event["kind"] == "rewind" for event in raw)
     assert comparable(raw) == comparable(undisturbed)
     assert len(finished_in_mlflow(lab, "smoke", "fst-s31")) == 1
+
+
+def test_a_cancelled_run_of_two_processes_ends_them_all_and_goes_on(
+    lab: Lab, worker: None, project_runs: Path
+) -> None:
+    short = ["loop.steps=60", *MEDIUM[1:]]
+    parameters = {"config_path": SMOKE, "arm": "fst", "seed": 35, "overrides": short}
+    parameters |= {"runs": str(project_runs), "processes": 2}
+    folder = project_runs / "smoke/fst-s35"
+    begun = start(lab, "train/train", **parameters)
+    wait_for_steps(folder, 2)
+    cancel(lab, begun)
+    wait_until_free(folder)
+    assert list_checkpoints(folder / "checkpoints") and not ended(folder)
+    lab.wait(start(lab, "train/train", **parameters), {"Completed"}, 240)
+    done = [
+        e["step"] for e in effective(read_events(folder / "journal.jsonl")) if e["kind"] == "slow"
+    ]
+    assert done == list(range(1, 61))
+    assert len(finished_in_mlflow(lab, "smoke", "fst-s35")) == 1
+
+
+def wait_until_free(folder: Path) -> None:
+    """The processes of a run end a moment after its flow."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return assert_ended(folder)
+        except RunBusy:
+            assert time.monotonic() < deadline, f"{folder} is still held"
+            time.sleep(0.2)
 
 
 def undisturbed_run(lab: Lab, runs: Path) -> list[Event]:

@@ -12,18 +12,39 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Where a method lives, as "module:name" of its settings and of `make(settings, tools)`."""
+    """Where a method lives, as "module:name" of its settings and of `make(settings, tools)`.
+
+    `prompts` is for fast parts that reflect by a language model: `prompts(settings, context)` gives
+    the shortest chat of each kind that they ask it about a context.
+    """
 
     settings: str
     make: str
+    prompts: str = ""
 
 
 FAST: Mapping[str, Method] = {
     "none": Method("fst_core.config.fast:NoFast", "fst_core.fast.registry:make_unchanged"),
-    "gepa": Method("fst_core.config.fast:GepaConfig", "fst_core.fast.registry:make_gepa"),
-    "espl": Method("fst_core.fast.espl:EsplConfig", "fst_core.fast.espl:make"),
-    "mutation": Method("fst_core.fast.mutation:MutationConfig", "fst_core.fast.mutation:make"),
-    "playbook": Method("fst_core.fast.playbook:PlaybookConfig", "fst_core.fast.playbook:make"),
+    "gepa": Method(
+        "fst_core.config.fast:GepaConfig",
+        "fst_core.fast.registry:make_gepa",
+        "fst_core.fast.language_model:least_prompts",
+    ),
+    "espl": Method(
+        "fst_core.fast.espl:EsplConfig",
+        "fst_core.fast.espl:make",
+        "fst_core.fast.principles:least_prompts",
+    ),
+    "mutation": Method(
+        "fst_core.fast.mutation:MutationConfig",
+        "fst_core.fast.mutation:make",
+        "fst_core.fast.language_model:least_prompts",
+    ),
+    "playbook": Method(
+        "fst_core.fast.playbook:PlaybookConfig",
+        "fst_core.fast.playbook:make",
+        "fst_core.fast.editors:least_prompts",
+    ),
 }
 SLOW: Mapping[str, Method] = {
     "none": Method("fst_core.config.slow:NoSlow", "fst_core.slow.registry:make_none"),

@@ -32,6 +32,7 @@ from fst_core.curriculum.problems import Problems
 from fst_core.evaluation.measuring import Measured, Measuring
 from fst_core.fast.base import Evolution, FastPart, FastTools
 from fst_core.fast.registry import make_fast
+from fst_core.fast.window import refuse_vain_search, room_for_context
 from fst_core.journal import Entry, Journal
 from fst_core.policy.base import Sampler, Sampling
 from fst_core.provenance import config_hash, provenance
@@ -48,7 +49,6 @@ from fst_core.records import (
 from fst_core.rollouts import Pair, readable, roll_out
 from fst_core.run_folder import final_checkpoint, keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart, TrainingDiverged
-from fst_core.window import refuse_vain_search, room_for_context
 
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""

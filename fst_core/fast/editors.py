@@ -1,16 +1,19 @@
 """Who edits a playbook: offline rules, or a language model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fst_core.config.fast import RulesReflection
-from fst_core.fast.base import Chat
-from fst_core.fast.language_model import MOST_REWARDED, shorten
+from fst_core.config.method import FastSettings
+from fst_core.fast.base import Chat, Messages
+from fst_core.fast.language_model import FIELD_CHARACTERS, MOST_REWARDED, shorten
 from fst_core.fast.lessons import Op, Playbook
-from fst_core.fast.operations import ask, fewer, format_of, listed, read_ops
-from fst_core.fast.reflection import Example, Job
+from fst_core.fast.operations import as_chat, ask, fewer, format_of, listed, read_ops
+from fst_core.fast.reflection import NOTHING, Example, Job
 from fst_core.fast.rules import Rules, text_of, units_of
-from fst_core.records import seed_of
+from fst_core.records import Context, seed_of
 
+KINDS = ("add", "modify", "remove")
 PLAYBOOK = """\
 An assistant reads standing instructions and a playbook of lessons before each question. You keep
 the playbook. A line's counters say on how many problems it has helped and harmed so far.
@@ -78,24 +81,36 @@ class ModelEditor:
         seed: int,
     ) -> tuple[list[Op], int]:
         """See `playbook.Editor`."""
-        kinds = ("add", "modify", "remove")
-        lines = {
-            line.id: f"{line.text} (helped {line.helpful}, harmed {line.harmful})"
-            for line in playbook.lines
-        }
+        shown = partial(_prompt, playbook, examples, rewarded[:MOST_REWARDED], most)
+        (reply,) = ask(self._chat, [shown], [seed])
+        return read_ops(reply, KINDS, most)
 
-        def prompt(limit: int) -> str:
-            return PLAYBOOK.format(
-                header=playbook.header or "(none)",
-                lines=listed(lines),
-                examples=_shown(examples, limit),
-                rewarded=_shown(rewarded[:MOST_REWARDED], limit),
-                most=most,
-                format=format_of(kinds),
-            )
 
-        (reply,) = ask(self._chat, [prompt], [seed])
-        return read_ops(reply, kinds, most)
+def least_prompts(settings: FastSettings, context: Context) -> list[Messages]:
+    """The shortest chat that asks for edits of a context without lines."""
+    return [as_chat(_prompt(Playbook(context.text), [NOTHING], [], 1, FIELD_CHARACTERS))]
+
+
+def _prompt(
+    playbook: Playbook,
+    examples: Sequence[Example],
+    rewarded: Sequence[Example],
+    most: int,
+    limit: int,
+) -> str:
+    """Asks for edits; a field has at most `limit` characters."""
+    lines = {
+        line.id: f"{line.text} (helped {line.helpful}, harmed {line.harmful})"
+        for line in playbook.lines
+    }
+    return PLAYBOOK.format(
+        header=playbook.header or "(none)",
+        lines=listed(lines),
+        examples=_shown(examples, limit),
+        rewarded=_shown(rewarded, limit),
+        most=most,
+        format=format_of(KINDS),
+    )
 
 
 def _shown(examples: Sequence[Example], limit: int) -> str:

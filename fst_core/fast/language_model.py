@@ -6,9 +6,11 @@ The chat may be the policy itself, a local model (`local_chat`) or an API (`api_
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from fst_core.config.method import FastSettings
 from fst_core.fast.base import Chat, Messages
-from fst_core.fast.reflection import Example, Job, Proposal, ReflectionError
+from fst_core.fast.reflection import NOTHING, Example, Job, Proposal, beyond_window
 from fst_core.policy.base import ContextTooLong
+from fst_core.records import Context
 
 FIELD_CHARACTERS = 1500
 """Longest question, answer or remark shown; the middle of a longer one is cut out."""
@@ -85,6 +87,12 @@ def prompt_for(job: Job, most_examples: int = MOST_EXAMPLES) -> Messages:
     return [{"role": "user", "content": content}]
 
 
+def least_prompts(settings: FastSettings, context: Context) -> list[Messages]:
+    """The shortest chats that ask for a new version of a context, or of each of its components."""
+    jobs = [Job(text, (NOTHING,), (), (), 0, name, context.parts) for name, text in context.parts]
+    return [prompt_for(job) for job in jobs or [Job(context.text, (NOTHING,))]]
+
+
 def fenced_block(reply: str) -> str | None:
     """The last complete block between fences in a reply, thoughts left out; None without one.
 
@@ -144,7 +152,5 @@ class LanguageModelReflection:
                 return self._chat([prompt_for(job, most) for job in jobs], seeds)
             except ContextTooLong as error:
                 if most == 1:
-                    raise ReflectionError(
-                        f"a reflection with one example does not fit the model's window: {error}"
-                    ) from error
+                    raise beyond_window("with one example", error) from error
                 most //= 2

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fst_core.fast.base import Chat, Messages
 from fst_core.fast.language_model import FIELD_CHARACTERS
 from fst_core.fast.lessons import Op
-from fst_core.fast.reflection import ReflectionError
+from fst_core.fast.reflection import beyond_window
 from fst_core.fast.rules import one_line
 from fst_core.policy.base import ContextTooLong
 
@@ -101,6 +101,11 @@ def fewer(items: Sequence[Item], limit: int) -> Sequence[Item]:
     return items[: max(1, len(items) * limit // FIELD_CHARACTERS)]
 
 
+def as_chat(prompt: str) -> Messages:
+    """A prompt as the chat that a language model answers."""
+    return [{"role": "user", "content": prompt}]
+
+
 def ask(
     chat: Chat, prompts: Sequence[Callable[[int], str]], seeds: Sequence[int]
 ) -> Sequence[str | None]:
@@ -111,12 +116,10 @@ def ask(
     """
     limit = FIELD_CHARACTERS
     while True:
-        chats: list[Messages] = [[{"role": "user", "content": p(limit)}] for p in prompts]
+        chats = [as_chat(prompt(limit)) for prompt in prompts]
         try:
             return chat(chats, seeds) if chats else []
         except ContextTooLong as error:
             limit //= 2
             if limit < LEAST_CHARACTERS:
-                raise ReflectionError(
-                    f"a reflection does not fit the model's window, its fields cut short: {error}"
-                ) from error
+                raise beyond_window("with its fields cut short", error) from error

@@ -2,16 +2,29 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from fst_core.config.fast import RulesReflection
-from fst_core.fast.base import Chat
-from fst_core.fast.language_model import shorten
+from fst_core.fast.base import Chat, Messages
+from fst_core.fast.language_model import FIELD_CHARACTERS, shorten
 from fst_core.fast.lessons import Op
-from fst_core.fast.operations import apply, ask, fewer, format_of, listed, numbered, read_ops
-from fst_core.fast.reflection import Example, Job, Peer, Tried
+from fst_core.fast.operations import (
+    apply,
+    as_chat,
+    ask,
+    fewer,
+    format_of,
+    listed,
+    numbered,
+    read_ops,
+)
+from fst_core.fast.reflection import NOTHING, Example, Job, Peer, Tried
 from fst_core.fast.rules import Rules
-from fst_core.records import content_id, seed_of
+from fst_core.records import Context, content_id, seed_of
+
+if TYPE_CHECKING:
+    from fst_core.fast.espl import EsplConfig
 
 SUMMARY = """\
 An assistant with the standing principles below answered a question. The judge found its answer
@@ -61,6 +74,9 @@ questions it answered better than all the others.
 Improve list A: take over what made the other lists better where they won, keep what made A better
 where it won. The ids in your changes are those of list A.
 {format}"""
+
+TIDIES, CROSSES = ("modify", "merge"), ("add", "modify", "remove")
+"""Kinds of changes that a consolidation and a crossover may make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,39 @@ def critique_prompt(
     )
 
 
+def consolidation_prompt(lines: Mapping[str, str], suggestions: Sequence[str]) -> str:
+    """Asks for a tidy list."""
+    return CONSOLIDATION.format(
+        principles=listed(lines),
+        suggestions="\n".join(suggestions) or "(none)",
+        format=format_of(TIDIES),
+    )
+
+
+def crossover_prompt(won: Won, limit: int) -> str:
+    """Asks what the first context can take over from the others."""
+    lists = (
+        f"List {chr(65 + n)}:\n{listed(numbered(text.splitlines()))}\nBetter on:\n"
+        + "\n".join(f"- {shorten(question, limit)}" for question in fewer(questions, limit))
+        for n, (text, questions) in enumerate(won.items())
+    )
+    return CROSSOVER.format(lists="\n\n".join(lists), format=format_of(CROSSES))
+
+
+def least_prompts(settings: "EsplConfig", context: Context) -> list[Messages]:
+    """The shortest chats of a mutation's three stages and, where it may come, of a crossover."""
+    own, most = numbered(context.text.splitlines()), settings.max_update_operations
+    tried, limit = Tried("", (NOTHING,)), FIELD_CHARACTERS
+    prompts = [
+        summary_prompt(tried, NOTHING, own)(limit),
+        critique_prompt(tried, [""], own, most)(limit),
+        consolidation_prompt(own, []),
+    ]
+    if settings.crossover_prob:
+        prompts.append(crossover_prompt({context.text: [""], "": [""]}, limit))
+    return list(map(as_chat, prompts))
+
+
 def _solution(tried: Tried, limit: int) -> str:
     return f"A right answer: {shorten(tried.solution, limit)}" if tried.solution else ""
 
@@ -190,29 +239,15 @@ class ModelWriter:
     def _consolidation(
         self, lines: Mapping[str, str], suggestions: Sequence[str], seed: int
     ) -> tuple[list[Op], int]:
-        kinds = ("modify", "merge")
-        content = CONSOLIDATION.format(
-            principles=listed(lines),
-            suggestions="\n".join(suggestions) or "(none)",
-            format=format_of(kinds),
-        )
+        content = consolidation_prompt(lines, suggestions)
         (reply,) = ask(self._chat, [lambda _: content], [seed_of(seed, "consolidation")])
-        return read_ops(reply, kinds)
+        return read_ops(reply, TIDIES)
 
     def cross(self, won: Won, pool: Sequence[str], seed: int) -> Written:
         """One reflection sees every parent's principles and the questions it won."""
-        kinds = ("add", "modify", "remove")
-
-        def prompt(limit: int) -> str:
-            lists = (
-                f"List {chr(65 + n)}:\n{listed(numbered(text.splitlines()))}\nBetter on:\n"
-                + "\n".join(f"- {shorten(question, limit)}" for question in fewer(questions, limit))
-                for n, (text, questions) in enumerate(won.items())
-            )
-            return CROSSOVER.format(lists="\n\n".join(lists), format=format_of(kinds))
-
+        prompt = partial(crossover_prompt, won)
         (reply,) = ask(self._chat, [prompt], [seed_of(seed, "crossover")])
-        ops, malformed = read_ops(reply, kinds)
+        ops, malformed = read_ops(reply, CROSSES)
         first, *others = won
         lines, missing = apply(ops, numbered(first.splitlines()))
         ids = tuple(map(content_id, others))

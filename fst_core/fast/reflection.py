@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fst_core.records import Parts, Rollout, content_id, joined
+
+if TYPE_CHECKING:
+    from fst_core.policy.base import ContextTooLong
 
 
 class ReflectionError(RuntimeError):
@@ -25,6 +28,24 @@ class Example:
     response: str
     reward: float
     feedback: tuple[str, ...] = ()
+
+
+NOTHING = Example("", "", 0.0)
+"""The shortest example."""
+
+
+def beyond_window(told: str, error: "ContextTooLong") -> ReflectionError:
+    """The error of a reflection whose shortest form passes the window of the model that writes it.
+
+    Args:
+        told: how it was shortened.
+        error: the engine's, whose remedies are those of a rollout.
+    """
+    reason = str(error).partition(";")[0]
+    return ReflectionError(
+        f"a reflection does not fit the model's window {told}: {reason}; lower "
+        "fast.reflection.max_new_tokens or contexts.max_tokens, or set another fast.reflection.type"
+    )
 
 
 def example_of(question: str, rollout: Rollout) -> Example:

@@ -1,13 +1,15 @@
 """What a vLLM server's answers have to look like; everything else is refused in one place."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fst_core.config import VllmConfig
 from fst_core.config.model import ConfigError
-from fst_core.policy.base import Sampling
+
+if TYPE_CHECKING:
+    from fst_core.policy.base import Sampling
 
 ROUNDING = 1e-3
 """How far above 0 a log-probability may be by rounding (nats)."""
@@ -99,7 +101,7 @@ class Drawn(BaseModel):
         told = self.choices[0].logprobs
         return told.token_logprobs if told else []
 
-    def what_is_wrong(self, vocabulary: int, asked: Sampling) -> str:
+    def what_is_wrong(self, vocabulary: int, asked: "Sampling") -> str:
         """Why the completion cannot be the policy's; empty where it can."""
         tokens, logps = self.token_ids, self.logprobs
         if asked.logprobs and len(tokens) != len(logps):

@@ -427,7 +427,7 @@ POLICY = {"type": "policy", "max_new_tokens": 8}
     "fast",
     [
         {"type": "espl", "crossover_prob": 0.5},
-        {"type": "espl", "reflection": POLICY},
+        {"type": "espl", "reflection": POLICY, "crossover_prob": 0},
         {"type": "playbook", "anchors": 4},
     ],
     ids=["espl", "espl-policy", "playbook"],

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from fst_core.cli_data import data_app
 from fst_core.cli_methods import methods, show_settings
-from fst_core.cli_options import Command, ConfigFile, Group, Overrides, out, say
+from fst_core.cli_options import ConfigFile, Overrides, err, out, say
 from fst_core.cli_store import archive_runs, restore_run
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
-from fst_core.counting import counted
 from fst_core.failures import sentence_for
 from fst_core.launch import launch, refuse_processes, speaks
 from fst_core.quiet import settle_environment, settle_for
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
     from fst_core.report.runs import RunLog
 
 app = typer.Typer(
-    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="A lab for Fast-Slow Training: prompt evolution and RL on weights, interleaved.",
 )
 app.add_typer(data_app, name="data")
-app.command(cls=Command)(methods)
-app.command("settings", cls=Command)(show_settings)
-app.command("archive", cls=Command)(archive_runs)
-app.command("restore", cls=Command)(restore_run)
+app.command()(methods)
+app.command("settings")(show_settings)
+app.command("archive")(archive_runs)
+app.command("restore")(restore_run)
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
@@ -77,15 +76,13 @@ def settings(
         )
 
 
-@app.command(cls=Command)
+@app.command()
 def run(
     config: ConfigFile,
     arm: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
+        str | None, typer.Option(help="Arm of the study; else the config's own.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Run seed; else the config's own.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Run seed; else the config's own.")] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
     data: DataFolder = None,
@@ -159,18 +156,14 @@ def _run(
     _tell_if_behind(tracker, folder)
 
 
-@app.command(cls=Command)
+@app.command()
 def compare(
     config: ConfigFile,
-    arms: Annotated[
-        list[str] | None, typer.Option(metavar="ARM,...", help="Arms; else the config's own.")
-    ] = None,
+    arms: Annotated[list[str] | None, typer.Option(help="Arms; repeat or separate by ','.")] = None,
     seeds: Annotated[
-        list[str] | None, typer.Option(metavar="SEED,...", help="Seeds; else the config's own.")
+        list[str] | None, typer.Option(help="Seeds; repeat or separate by ','.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs at once; else the config's own.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once.")] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
     data: DataFolder = None,
@@ -184,7 +177,6 @@ def compare(
         expand,
         failures,
         report_folder,
-        reported_beside,
         run_folder,
         run_study,
         track_report,
@@ -204,9 +196,7 @@ def compare(
     failed = failures(outcomes)
     if begun:
         target = report_folder(runs, planned[0])
-        beside, other = reported_beside(config, chosen, planned, runs)
-        _tell_beside(beside, other)
-        _report(_read([*begun, *beside]), target)
+        _report(_read(begun), target)
         if not no_track:
             track_report(target, planned[0].name, say)
     for sentence in failed:
@@ -215,17 +205,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def _tell_beside(beside: Sequence[Path], other: Sequence[Path]) -> None:
-    """Which runs of the study a report covers beside those of this command, and which not."""
-    for folders, told in (
-        (beside, "the report covers these runs of the study, too"),
-        (other, "made with other settings than now, and left out of the report"),
-    ):
-        if folders:
-            say(f"note: {told}: {', '.join(folder.name for folder in folders)}")
-
-
-@app.command(cls=Command)
+@app.command()
 def report(
     runs: RunFolders,
     target: Annotated[
@@ -245,12 +225,10 @@ def report(
     _report(logs, target or _report_folder(folders))
 
 
-@app.command(cls=Command)
+@app.command()
 def contexts(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    cycle: Annotated[
-        int | None, typer.Option(metavar="CYCLE", help="Cycle to look at; else the last.")
-    ] = None,
+    cycle: Annotated[int | None, typer.Option(help="Cycle to look at; else the last.")] = None,
 ) -> None:
     """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""
     from fst_core.context_view import lineage_tree, read_lineage, slot_panels
@@ -263,7 +241,7 @@ def contexts(
         out.print(panel)
 
 
-@app.command(cls=Command)
+@app.command()
 def sync(runs: RunFolders) -> None:
     """Send what MLflow does not have yet of each run's journal."""
     import importlib.util
@@ -277,11 +255,10 @@ def sync(runs: RunFolders) -> None:
 
     for folder in folders:
         sent = send(folder)
-        metrics = counted(sent.metrics, "metric row")
-        say(f"{folder}: {metrics} and {counted(sent.artifacts, 'file')} sent")
+        say(f"{folder}: {sent.metrics} metric rows and {sent.artifacts} files sent")
 
 
-@app.command(cls=Command)
+@app.command()
 def doctor(runs: RunsRoot = Path("runs")) -> None:
     """Check this machine; exit 1 if something stops a run, or keeps it out of MLflow or a store."""
     from fst_core.doctor import examine
@@ -298,23 +275,20 @@ def doctor(runs: RunsRoot = Path("runs")) -> None:
         raise typer.Exit(1)
 
 
-@app.command(cls=Command)
+@app.command()
 def bench(
     config: ConfigFile,
     only: Annotated[
-        str,
-        typer.Option(
-            metavar="PART,...", help="Comma-separated: generation, sync, step, fast, parts."
-        ),
+        str, typer.Option(help="Comma-separated: generation, sync, step, fast, parts.")
     ] = "generation,sync,step,fast,parts",
-    repeats: Annotated[int, typer.Option(metavar="N", min=2, help="Timed repeats of each.")] = 5,
+    repeats: Annotated[int, typer.Option(min=2, help="Timed repeats of each.")] = 5,
     arm: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
+        str | None, typer.Option(help="Arm of the study; else the config's own.")
     ] = None,
     changes: Overrides = None,
-    target: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for bench.json.")
-    ] = Path("runs/bench"),
+    target: Annotated[Path, typer.Option("--out", help="Folder for bench.json.")] = Path(
+        "runs/bench"
+    ),
 ) -> None:
     """Time engines, sync, slow step, fast phase and a run's parts side by side."""
     from fst_core.bench.run import PARTS, open_results, write
@@ -352,7 +326,7 @@ def _whole_numbers(values: Sequence[str]) -> list[int]:
 
 
 def _relay(run_id: str, line: str) -> None:
-    _print(f"{run_id:<10} {line}")
+    out.print(f"{run_id:<10} {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 class Interrupted(Exception):
@@ -372,7 +346,7 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     from fst_core.cost import cost_rows, estimate
     from fst_core.interleave import plan
     from fst_core.preflight import preflight
-    from fst_core.progress import plan_line
+    from fst_core.progress import units
     from fst_core.study import run_folder
 
     for note in preflight(config, plan_only=True):
@@ -383,39 +357,38 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     refuse_bad_start(config, run_folder(runs, config))
     if processes > 1:
         refuse_processes(config, processes)
-    _print(config.model_dump_json(indent=2))
-    cost = estimate(config)
-    _print(plan_line(plan(config)))
-    _show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config))
+    out.print(config.model_dump_json(indent=2), markup=False, highlight=False, soft_wrap=True)
+    cost, phases = estimate(config), plan(config)
+    done = units(phases)
+    cycles = len({phase.cycle for phase in phases})
+    say(
+        f"plan: {cycles} cycles in {len(phases)} phases: {done['fast']} fast phases, "
+        f"{done['slow']} slow steps, {done['evaluation']} evaluations"
+    )
+    _show_rows(err, f"cost of {config.name}/{config.id}", cost_rows(cost, config))
     if cost.idle_fast_phases:
-        _print(
-            f"warning: in {counted(cost.idle_fast_phases, 'fast phase')}, fast.metric_calls does "
-            "not pay for one search step; raise it, or lower fast.anchors, fast.minibatch or "
-            "fast.proposals"
+        say(
+            f"warning: in {cost.idle_fast_phases} fast phases, fast.metric_calls does not pay for "
+            "one search step; raise it, or lower fast.anchors, fast.minibatch or fast.proposals"
         )
-
-
-def _print(line: str) -> None:
-    """A line of a command's result, as it is."""
-    out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_summary(folder: Path) -> None:
     from fst_core.summary import summary_rows
 
-    _show_rows(str(folder), summary_rows(folder))
+    _show_rows(out, str(folder), summary_rows(folder))
 
 
-def _show_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+def _show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
     """A table on a terminal, else plain lines."""
-    if out.is_terminal:
+    if console.is_terminal:
         table = Table("what", "how much", title=title)
         for row in rows:
             table.add_row(*row)
-        out.print(table)
+        console.print(table)
         return
     for line in (title, *(f"  {what}: {much}" for what, much in rows)):
-        _print(line)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
@@ -453,8 +426,8 @@ def _report(logs: "Sequence[RunLog]", target: Path) -> None:
         ) from error
     out.print(summary_table(made.summary))
     for name in ("report", "summary"):
-        _print(f"{name}: {made.paths[name]}")
-    _print(f"tables and figures: {target}")
+        out.print(f"{name}: {made.paths[name]}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"tables and figures: {target}", markup=False, highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

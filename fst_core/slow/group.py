@@ -94,6 +94,7 @@ def grpo_config(
         logging_nan_inf_filter=False,
         save_strategy="no",
         report_to="none",
+        log_level_replica="passive",  # as the environment says, on every rank
         disable_tqdm=True,
     )
     args._n_gpu = 1  # else Trainer wraps the model in DataParallel over all cards that it sees

@@ -83,6 +83,7 @@ def test_two_processes_are_one_run_and_its_phases_are_seen(
     assert len(both) == 2 and len({tuple(of) for of in names.values()}) == 1
     assert "slow c01 2-4 fst-s41" in next(iter(names.values()))
     assert not ranks(two)
+    assert (run_of(two, 41) / "log.txt").read_text() == "", "libraries talk of what nobody can mend"
 
 
 @pytest.mark.timeout(300)

@@ -52,6 +52,7 @@ from fst_core.study import expand, run_folder
 from infra.servers import PREFECT_UI
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
+from tasks.show import tag_with_place
 from tasks.track import prepare_store, track_report
 from tasks.tries import Told, told_as_failed
 from tasks.workers import run_on_workers
@@ -144,6 +145,7 @@ def run_and_report(
     """
     watch, name = Stopwatch(), planned[0].name
     root = Path(order.runs)
+    tag_with_place(root / name)
     if order.track:
         with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
             prepare_store(name)

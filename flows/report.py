@@ -14,6 +14,7 @@ from flows.parameters import Study, Track, described, inside_project
 from flows.server import prefect_server
 from fst_core.study import find_runs
 from tasks.report import write_report
+from tasks.show import tag_with_place
 from tasks.track import track_report
 from tasks.tries import told_as_failed
 
@@ -29,6 +30,7 @@ def report(study: Study, track: Track = True) -> dict[str, str]:
     """
     with told_as_failed() as ending:
         folder = Path(inside_project(study))
+        tag_with_place(folder)
         made = write_report(find_runs([folder]), folder)
         if track:
             track_report(folder.absolute().name, folder)

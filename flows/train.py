@@ -41,7 +41,7 @@ from tasks.cards import cards_for
 from tasks.phases import perform
 from tasks.runs import Order, with_data
 from tasks.sessions import Spread, live_session
-from tasks.show import show_contexts, show_summary
+from tasks.show import show_contexts, show_summary, tag_with_place
 from tasks.track import track as send
 from tasks.tries import Refused, told_as_failed
 
@@ -77,6 +77,7 @@ def train(
         spread = spread_over(processes, sharded, config, Order(config_path, changes, runs, track))
         starts_inside_project([config], runs)
         folder = run_folder(root, config)
+        tag_with_place(folder.parent)
         attempt = current_attempt()
         attempt.wait_for(folder)
         bring(config, root, missed)

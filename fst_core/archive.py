@@ -39,13 +39,12 @@ from fst_core.copies import (
     read_content,
     run_of,
 )
+from fst_core.home import place_of
 from fst_core.journal import read_events
 from fst_core.run_folder import EARLIER, JOURNAL, lock, no_run
 from fst_core.storage import ManifestChanged, StorageError, Store
 
 FORMAT = 1
-RUNS = "runs"
-"""Where runs are, unless told otherwise."""
 ENTRY = {"object": str, "sha256": str, "size": int}
 """What a manifest says of each file."""
 MANIFEST, OBJECTS = "manifest.json", "objects/"
@@ -74,19 +73,8 @@ class Moved:
 
 
 def run_url(store: str, folder: Path) -> str:
-    """Where a run folder is kept in a store: by its path below the working folder's runs/.
-
-    Elsewhere by its last two names, STUDY/RUN.
-    """
-    whole = Path(os.path.abspath(folder))  # which has no .. any more
-    parts = whole.parts[1:][-2:]
-    if len(below := _below(Path.cwd() / RUNS, whole) or _below(Path.cwd(), whole)) > 1:
-        parts = below
-    return "/".join([store.rstrip("/"), *parts])
-
-
-def _below(root: Path, path: Path) -> tuple[str, ...]:
-    return path.relative_to(root).parts if path.is_relative_to(root) else ()
+    """Where a run folder is kept in a store."""
+    return f"{store.rstrip('/')}/{place_of(folder)}"
 
 
 def archive(

@@ -1,10 +1,35 @@
-"""Where the project is on this machine: what a deployment's run does first on any worker."""
+"""Where the project is on this machine, which a deployment's run enters first, and what is where
+in it."""
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 HOME = "FST_HOME"
 """Variable with the folder of the project's clone, read by the process that runs a flow."""
+
+RUNS = "runs"
+"""Where runs are, unless told otherwise."""
+
+
+def place_of(folder: Path) -> str:
+    """What a run folder is called wherever it is kept: its path below the working folder's runs/.
+
+    Elsewhere its last two names, STUDY/RUN.
+    """
+    whole = Path(os.path.abspath(folder))  # which has no .. any more
+    parts = whole.parts[1:][-2:]
+    if len(below := _below(Path.cwd() / RUNS, whole) or _below(Path.cwd(), whole)) > 1:
+        parts = below
+    return "/".join(parts)
+
+
+def study_place_of(study: Path) -> str:
+    """The same of the folder of a study's runs."""
+    return str(PurePosixPath(place_of(study / "run")).parent)
+
+
+def _below(root: Path, path: Path) -> tuple[str, ...]:
+    return path.relative_to(root).parts if path.is_relative_to(root) else ()
 
 
 def clone(named: str) -> Path | None:

@@ -5,14 +5,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prefect import task
+from prefect import get_client, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 
+from fst_core.home import study_place_of
 from fst_core.journal import effective, read_events
 from fst_core.records import Population
 from fst_core.summary import summary_rows
 from tasks.sessions import find_session
+
+
+def tag_with_place(study: Path) -> None:
+    """Tag this flow run with where below runs/ its study is: the same study of two nights has one
+    name, and lists show tags."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    run, place = context.flow_run, study_place_of(study)
+    if place not in run.tags:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(run.id, tags=[*run.tags, place])
 
 
 @task(name="show contexts", task_run_name="contexts c{cycle:02d} {run_id}", cache_policy=NO_CACHE)

@@ -92,7 +92,7 @@ def sync(run_dir: Path, tracking_uri: str | None = None, final: bool = False) ->
     with _connected(tracking_uri, advice) as (client, uri), _locked(run_dir):
         events = read_events(run_dir / "journal.jsonl")  # it may have grown while we waited
         with _locked(run_dir.parent):
-            run = open_run(client, uri, run_dir.name, started, events)
+            run = open_run(client, uri, run_dir, started, events)
         return replay(client, run, run_dir, events, final)
 
 

@@ -12,6 +12,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Param, Run
 from mlflow.exceptions import MlflowException
 
 from fst_core.config.flat import flatten
+from fst_core.home import place_of, study_place_of
 from fst_core.journal import Event, effective
 from fst_core.provenance import config_hash
 from fst_core.records import content_id
@@ -22,6 +23,9 @@ KEY_TAG = "fst.key"
 ARM_KEY_TAG = "fst.arm_key"
 """On a seed's run: the identity of its arm's run."""
 PARENT_TAG = "mlflow.parentRunId"
+PLACE_TAG = "mlflow.source.name"
+"""MLflow's own, shown in its lists: where below runs/ a run is, or the study whose numbers the run
+of an arm or a study holds. It tells apart what has one name: the same study of two nights."""
 SYNCED_TAG = "fst.synced_seq"
 """Last journal position whose metrics and artifacts have all been sent."""
 
@@ -88,16 +92,18 @@ def find_or_create(client: MlflowClient, identity: RunIdentity) -> Run:
 
 
 def open_run(
-    client: MlflowClient, uri: str, folder: str, started: Event, events: Sequence[Event]
+    client: MlflowClient, uri: str, run_dir: Path, started: Event, events: Sequence[Event]
 ) -> Run:
     """The MLflow run of a journal, under its arm's run; deleted and made anew if it went back."""
+    folder = run_dir.name
     config, name, start_ms = started["config"], started["config"]["name"], milliseconds(started)
     experiment_id = experiment_id_of(client, uri, name)
     arm_key = content_id(name, "arm", config_hash(shared_settings(config)))
-    tags = arm_tags(config["arm"])
+    tags = {**arm_tags(config["arm"]), PLACE_TAG: study_place_of(run_dir.parent)}
     arm = find_or_create(client, RunIdentity(experiment_id, arm_key, config["arm"], start_ms, tags))
     key = run_key(folder, started, events)
-    tags = {PARENT_TAG: arm.info.run_id, ARM_KEY_TAG: arm_key, **_seed_tags(started)}
+    tags = {PARENT_TAG: arm.info.run_id, ARM_KEY_TAG: arm_key, PLACE_TAG: place_of(run_dir)}
+    tags |= _seed_tags(started)
     identity = RunIdentity(experiment_id, key, folder, start_ms, tags)
     run = find_or_create(client, identity)
     if _went_back(events, synced_seq(run)):
@@ -130,6 +136,12 @@ def put_under(client: MlflowClient, run: Run, parent_id: str, arm_key: str) -> R
     for tag, value in wrong.items():
         client.set_tag(run.info.run_id, tag, value)
     return client.get_run(run.info.run_id) if wrong else run
+
+
+def tell_place(client: MlflowClient, run: Run, place: str) -> None:
+    """Say on the run of an arm or a study in which study the numbers are that it holds."""
+    if run.data.tags.get(PLACE_TAG) != place:
+        client.set_tag(run.info.run_id, PLACE_TAG, cut(place, MAX_TAG_CHARACTERS))
 
 
 def arm_tags(arm: str) -> dict[str, str]:

@@ -269,6 +269,18 @@ def test_without_retries_a_failed_phase_fails_the_flow(
     assert run.state.is_failed()
 
 
+def test_the_same_study_of_two_nights_is_told_apart_by_tags(prefect_api, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nights = [f"runs/nightly/2026-11-2{day}" for day in (7, 8, 8)]
+    for night in nights:
+        train(SMOKE, "base", 30, (), night, track=False)
+        report(f"{night}/smoke", track=False)
+    wanted = [[f"{night.removeprefix('runs/')}/smoke"] for night in nights]
+    assert sorted(run.tags for run in flow_runs("base-s30")) == wanted
+    for night, tags in zip(nights, wanted, strict=True):
+        assert {tuple(run.tags) for run in flow_runs(f"report {night}/smoke")} == {tuple(tags)}
+
+
 def test_a_dead_mlflow_costs_warnings_and_no_run(prefect_api, tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise TrackingError("MLflow is away")

@@ -123,3 +123,46 @@ def test_a_study_finds_its_part_in_a_report_over_several(reported: Path, uri: st
     whole = {"studies": {"synthetic": json.loads(path.read_text()), "other": {}}}
     path.write_text(json.dumps(whole))
     assert log_report("synthetic", reported, uri).metrics == 0  # the same numbers as alone
+
+
+def test_the_same_study_of_two_nights_is_told_apart_in_the_list(
+    tmp_path: Path, database: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nights = [f"nightly/2026-11-2{day}/synthetic" for day in (7, 8)]
+    found = []
+    for shift, night in enumerate(nights):
+        folders = synthetic_study(Path("runs", night), ("rl", "fst"), (0,))
+        for folder in folders:
+            begin_later(folder / "journal.jsonl", 86_400 * shift)
+            sync(folder, uri)
+        make_report(folders, Path("runs", night))
+        for _ in range(2):  # a second time changes nothing
+            log_report("synthetic", Path("runs", night), uri)
+        for folder in folders:
+            sync(folder, uri)
+        found.append(places(database))
+    first, second = nights
+    assert found[0] == sorted([
+        ("fst", first), ("fst-s0", f"{first}/fst-s0"), ("rl", first), ("rl-s0", f"{first}/rl-s0"),
+        ("study", first),
+    ])  # fmt: skip
+    assert found[1] == sorted([
+        ("fst", second), ("rl", second), ("study", second),
+        *((f"{arm}-s0", f"{night}/{arm}-s0") for arm in ("fst", "rl") for night in nights),
+    ])  # fmt: skip
+
+
+def places(database: Path) -> list[tuple]:
+    """Names of the runs that are not deleted, and what the list shows as their source."""
+    return rows(
+        database,
+        "SELECT name, value FROM runs LEFT JOIN tags ON runs.run_uuid = tags.run_uuid AND "
+        "key = 'mlflow.source.name' WHERE lifecycle_stage = 'active'",
+    )
+
+
+def begin_later(journal: Path, seconds: int) -> None:
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = [json.dumps({**event, "time": event["time"] + seconds}) for event in events]
+    journal.write_text("".join(f"{line}\n" for line in lines))

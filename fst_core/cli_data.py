@@ -38,15 +38,20 @@ def data_build(
 @data_app.command("check")
 def data_check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
-    manifest: Annotated[Path, typer.Option(help="The manifest git tracks.")] = Path(
-        "data.manifest.json"
-    ),
+    manifest: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare with this one (of `fst data manifest`)."),
+    ] = None,
 ) -> None:
-    """Compare every pool file with the manifest."""
-    from fst_core.environments.pools import check_pools
+    """Compare every pool file with a manifest: DIR.manifest.json beside DIR, or the pools' own."""
+    from fst_core.environments.pools import check_own, check_pools
 
-    check_pools(folder, manifest)
-    say(f"{folder}: every file is as {manifest} says")
+    if manifest is None:
+        manifests = check_own(folder)
+    else:
+        check_pools(folder, manifest)
+        manifests = [manifest]
+    say(f"{folder}: every file is as {', '.join(map(str, manifests))} says")
 
 
 @data_app.command("manifest")

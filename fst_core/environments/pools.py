@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from fst_core.environments.base import Environment
 from fst_core.environments.errors import DataError, PastTheEnd
+from fst_core.environments.files import is_regular
 from fst_core.records import SPLITS, Problem, Split, Verdict, problem_from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -142,11 +143,22 @@ class PooledEnvironment:
             )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
+    if not is_regular(path):
+        raise DataError(f"{path}: cannot be read (no such file); build the pools")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); build the pools") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not UTF-8 text ({error.reason}); build the pools again"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: is no JSON ({error.msg})") from error
     if not isinstance(data, dict):
@@ -155,12 +167,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_pool(path: Path) -> list[Problem]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); build the pools") from error
     problems = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if line:
             try:
                 problems.append(problem_from_json(json.loads(line)))
@@ -184,17 +192,62 @@ def write_manifest(data_folder: str | Path, manifest_file: str | Path) -> dict[s
     return hashes
 
 
+def check_own(data_folder: str | Path) -> list[Path]:
+    """Compare the pools of a folder, or the one that it is, with the folder's own manifests.
+
+    DIR.manifest.json beside DIR holds the hashes of all its files; without it, each pool's
+    manifest.json holds those of its problems.
+
+    Returns:
+        The manifests that were read.
+    Raises:
+        DataError: if there is none, or a file is not what its manifest says.
+    """
+    folder = Path(data_folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; name the folder that holds the pools")
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    whole = named.with_name(f"{named.name}.{MANIFEST}")
+    if is_regular(whole):
+        check_pools(folder, whole)
+        return [whole]
+    found = (folder / MANIFEST, *sorted(folder.glob(f"*/{MANIFEST}")))
+    pools = [path for path in found if is_regular(path)]
+    if not pools:
+        raise DataError(
+            f"{folder}: no manifest says what its files should be; make one of what they are now: "
+            f"fst data manifest {folder} --out {whole}"
+        )
+    for manifest in pools:
+        _check_pool(manifest)
+    return pools
+
+
+def _check_pool(manifest: Path) -> None:
+    hashes = _read_json(manifest).get("sha256")
+    if not isinstance(hashes, dict) or not hashes:
+        raise DataError(f"{manifest}: holds no hashes of a pool's files; build the pool again")
+    found = {name: sha256_of(p) for name in hashes if is_regular(p := manifest.parent / name)}
+    _compare(manifest.parent, hashes, found, manifest)
+
+
 def check_pools(data_folder: str | Path, manifest_file: str | Path) -> None:
     """Compare every file of the pools with the manifest that git tracks.
 
     Raises:
         DataError: naming the first file that differs and both hashes, or that is missing or extra.
     """
-    wanted, found = _read_json(Path(manifest_file)), hashes_of(data_folder)
+    _compare(data_folder, _read_json(Path(manifest_file)), hashes_of(data_folder), manifest_file)
+
+
+def _compare(
+    folder: str | Path,
+    wanted: Mapping[str, Any],
+    found: Mapping[str, str],
+    manifest: str | Path,
+) -> None:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             there = found.get(name, "absent (no such file)")
             told = wanted.get(name, "nothing (extra file)")
-            raise DataError(
-                f"{Path(data_folder) / name}: SHA-256 is {there}, {manifest_file} says {told}"
-            )
+            raise DataError(f"{Path(folder) / name}: SHA-256 is {there}, {manifest} says {told}")

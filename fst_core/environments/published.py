@@ -2,7 +2,6 @@
 
 import json
 import math
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from fst_core.config.imported import ImportedBase
 from fst_core.config.model import NotHere
 from fst_core.environments.errors import DataAbsent, DataError
+from fst_core.environments.files import is_regular
 
 Row = dict[str, Any]
 Placed = tuple[str, Row]
@@ -28,7 +28,7 @@ def rows_of(config: ImportedBase) -> Iterator[Placed]:
             that is no Unicode, or a row of too many levels.
     """
     path = Path(config.path) if config.path else None
-    if path is not None and _is_file(path):
+    if path is not None and is_regular(path):
         return _checked(f"{path}", _reader(path)(path))
     if config.hub:
         return _checked(f"{config.hub} ({config.hub_split})", _from_hub(config))
@@ -43,24 +43,10 @@ def rows_of_lines(path: Path) -> Iterator[Placed]:
 
     Raises:
         DataAbsent: if there is no such file.
-        DataError: naming file and line, for a file that is no text, a line that is no JSON object,
-            text that is no Unicode, or a row of too many levels.
+        DataError: naming file and line, for what is no file or no text, a line that is no JSON
+            object, text that is no Unicode, or a row of too many levels.
     """
     return _checked(f"{path}", _json_lines(path))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
-        return False
-    except OSError as error:
-        raise DataError(
-            f"{path}: is no file that can be read ({error.strerror}); name the published file"
-        ) from error
-    if not stat.S_ISREG(mode):
-        raise DataError(f"{path}: is no file; name the published file itself")
-    return True
 
 
 def _reader(path: Path) -> Callable[[Path], Numbered]:
@@ -119,16 +105,14 @@ def _json_lines(path: Path) -> Numbered:
 
 
 def _text(path: Path) -> str:
+    if not is_regular(path):
+        raise DataAbsent(f"{path}: no such file; put it there, or correct the path")
     try:
         return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataAbsent(f"{path}: no such file; put it there, or correct the path") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text ({error.reason})") from error
-    except ValueError as error:  # a null character in the path
-        raise DataAbsent(f"{path}: no such file ({error}); correct the path") from error
 
 
 def _parsed(where: str, text: str) -> Any:

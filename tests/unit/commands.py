@@ -3,6 +3,7 @@
 import atexit
 import functools
 import io
+import os
 import shutil
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -85,6 +86,16 @@ def write_config(folder: Path, text: str = CONFIG) -> Path:
     path = folder / "tiny.toml"
     path.write_text(text)
     return path
+
+
+def unreadable(path: Path, what: str) -> None:
+    """Put at a path what is there and is no file; reading most of these would never end."""
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
 
 
 @functools.cache

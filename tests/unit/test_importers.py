@@ -24,6 +24,7 @@ from fst_core.environments.registry import make_environment
 from fst_core.preflight import preflight
 from fst_core.quiet import needs_hub
 from fst_core.records import SPLITS, Problem, to_json
+from tests.unit.commands import unreadable
 
 Row = dict[str, Any]
 
@@ -450,6 +451,20 @@ def test_what_is_no_file_is_told_by_a_plan_too(name: str, tmp_path: Path) -> Non
     with pytest.raises(DataError, match=rf"{name}\.jsonl: is no file") as error:
         preflight(config, plan_only=True)
     assert not isinstance(error.value, DataAbsent)
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("kind", ["jsonl", "hover", "polaris", "choices"])
+def test_no_importer_opens_what_is_no_file(kind: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    if kind == "jsonl" and what == "folder":  # which may hold the split files
+        path.mkdir()
+        path /= "train.jsonl"
+    unreadable(path, what)
+    environment = {"type": kind, "path": str(tmp_path / "rows.jsonl")}
+    config = RunConfig.model_validate({"environment": environment})
+    with pytest.raises(DataError, match=rf"{path.name}: is no file but a .*; name the file itself"):
+        preflight(config, plan_only=True)
 
 
 @pytest.mark.parametrize("rows", [[], [{"question": "Q?", "choices": ["x"], "answerKey": "A"}]])

@@ -1,15 +1,24 @@
 """Problem pools: the same problems as the live stream, the same bytes, checked by hash."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 
 from fst_core.config import DirectivesConfig, EnvironmentConfig, JsonlConfig, ReasoningGymConfig
 from fst_core.environments.errors import DataError
-from fst_core.environments.pools import build_pools, check_pools, sha256_of, write_manifest
+from fst_core.environments.pools import (
+    build_pools,
+    check_own,
+    check_pools,
+    sha256_of,
+    write_manifest,
+)
 from fst_core.environments.registry import make_environment
 from fst_core.records import SPLITS, Split
+from tests.unit.commands import unreadable
 
 COUNTS: dict[Split, int] = {"train": 6, "validation": 3, "test": 3}
 
@@ -107,6 +116,60 @@ def test_missing_and_broken_pools_are_named(tmp_path: Path) -> None:
     (pool / "manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"manifest\.json: is no JSON"):
         make_environment(config, data=str(tmp_path))
+
+
+def test_a_folder_is_compared_with_its_own_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command runs: a manifest of other pools there says nothing of these."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.manifest.json").write_text('{"other/train.jsonl": "0"}')
+    mine = Path("mine")
+    build_pools(make_environment(ReasoningGymConfig(dataset="gcd")), mine / "gcd", COUNTS)
+    assert check_own(mine) == [mine / "gcd" / "manifest.json"]
+    assert check_own(mine / "gcd") == [mine / "gcd" / "manifest.json"]
+    monkeypatch.chdir(mine)
+    assert check_own(".") == [Path("gcd/manifest.json")]
+    monkeypatch.chdir(tmp_path)
+    before = (mine / "gcd" / "test.jsonl").read_text()
+    (mine / "gcd" / "test.jsonl").write_text(before + "\n")
+    with pytest.raises(DataError, match=r"gcd/test.jsonl: SHA-256 is \w{64}, .* says \w{64}"):
+        check_own(mine)
+    write_manifest(mine, "mine.manifest.json")
+    assert check_own(mine) == [Path("mine.manifest.json")]
+    (mine / "gcd" / "test.jsonl").unlink()
+    with pytest.raises(DataError, match=r"absent \(no such file\), mine\.manifest\.json says"):
+        check_own(mine)
+    Path("mine.manifest.json").unlink()
+    with pytest.raises(DataError, match=r"absent \(no such file\), mine/gcd/manifest\.json says"):
+        check_own(mine)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"sha256": {}}', '{"sha256": 5}'])
+def test_a_folder_without_hashes_says_how_to_have_them(content: str, tmp_path: Path) -> None:
+    if content:
+        (tmp_path / "manifest.json").write_text(content)
+    told = "build the pool again" if content else f"fst data manifest {tmp_path} --out {tmp_path}."
+    with pytest.raises(DataError, match=re.escape(told)):
+        check_own(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train.jsonl", "validation.jsonl", "test.jsonl"])
+def test_a_pipe_in_a_pool_is_refused_unread(name: str, tmp_path: Path) -> None:
+    config = ReasoningGymConfig(dataset="chain_sum")
+    build_pools(make_environment(config), tmp_path / "chain_sum", COUNTS)
+    (tmp_path / "chain_sum" / name).unlink()
+    os.mkfifo(tmp_path / "chain_sum" / name)
+    with pytest.raises(DataError, match=rf"{name}: is no file but a named pipe; name the file"):
+        make_environment(config, data=str(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+def test_a_manifest_that_is_no_file_is_refused_unread(what: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest"
+    unreadable(manifest, what)
+    with pytest.raises(DataError, match="manifest: is no file but a "):
+        check_pools(tmp_path, manifest)
 
 
 def test_check_pools_names_the_file_and_both_hashes(tmp_path: Path) -> None:

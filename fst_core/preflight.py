@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from fst_core.config import HubPolicy, PolicyConfig, RunConfig, Smollm2Policy
+from fst_core.config import (
+    HubPolicy,
+    HuggingFaceReflection,
+    PolicyConfig,
+    RunConfig,
+    Smollm2Policy,
+)
 from fst_core.config.model import NotHere
 from fst_core.environments.base import Environment
 from fst_core.environments.errors import DataAbsent, PastTheEnd
@@ -15,6 +21,7 @@ from fst_core.policy.locate import (
     locate,
     refuse_missing_engine,
     refuse_missing_peft,
+    refuse_unreachable,
     smollm2_is_converted,
 )
 from fst_core.policy.served import server_url
@@ -40,7 +47,9 @@ def preflight(config: RunConfig, plan_only: bool = False) -> list[str]:
     """
     if plan_only:
         return _notes_of_a_plan(config)
-    return [note for check in CHECKS for note in check(config)]
+    notes = [note for check in CHECKS for note in check(config)]
+    _check_hub(config)
+    return notes
 
 
 def _notes_of_a_plan(config: RunConfig) -> list[str]:
@@ -80,6 +89,15 @@ def _check_model(config: RunConfig) -> list[str]:
     elif not smollm2_is_converted():
         gguf_file()
     return []
+
+
+def _check_hub(config: RunConfig) -> None:
+    """Refuse models that must be fetched where the hub cannot be asked; no plan asks it."""
+    policy, writer = config.policy, config.fast.writer
+    if isinstance(policy, HubPolicy):
+        refuse_unreachable("policy.model", policy.model, policy.revision)
+    if isinstance(writer, HuggingFaceReflection):
+        refuse_unreachable("fast.reflection.model", writer.model, None)
 
 
 def _check_tasks(config: RunConfig) -> list[str]:

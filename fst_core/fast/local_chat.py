@@ -7,8 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fst_core.config.fast import HuggingFaceReflection
+from fst_core.config.model import NotHere
 from fst_core.fast.base import Messages
 from fst_core.fast.reflection import ReflectionError
+from fst_core.policy.locate import refuse_unreachable, whole_in_cache
 from fst_core.records import seed_of
 
 
@@ -23,8 +25,12 @@ class LocalChat:
         self._config = config
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(config.model, padding_side="left")
-            model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype="auto")
+            refuse_unreachable("fast.reflection.model", config.model, None)
+            path = whole_in_cache(config.model, None) or config.model
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, padding_side="left")
+            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+        except NotHere as error:
+            raise ReflectionError(str(error)) from error
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ReflectionError(

@@ -16,13 +16,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from fst_core.config import PolicyConfig
+from fst_core.config import HubPolicy, PolicyConfig
 from fst_core.config.model import ConfigError
 from fst_core.policy.adapters import add_adapters, hold_adapters, plain, with_merged
 from fst_core.policy.base import Engine, Sampling, TokenScores
 from fst_core.policy.chats import Chats, engine_window, load_tokenizer
 from fst_core.policy.engines import make_engine
-from fst_core.policy.locate import locate, refuse_missing_peft
+from fst_core.policy.locate import locate, refuse_missing_peft, refuse_unreachable
 from fst_core.policy.prefix import behind_prefixes, positions, shares
 from fst_core.policy.transformers_engine import left_pad, looking, window_of
 from fst_core.quiet import quiet_libraries
@@ -133,6 +133,8 @@ class LanguageModelPolicy(Chats):
     def __init__(self, config: PolicyConfig, weights: Path | None = None):
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.config = config
+        if isinstance(config, HubPolicy):
+            refuse_unreachable("policy.model", config.model, config.revision)
         self.path, self.revision = locate(config)
         if config.lora:
             refuse_missing_peft(config)

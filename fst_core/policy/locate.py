@@ -1,6 +1,7 @@
 """Where a policy's weights are: in the package, in the cache folder, or on the hub."""
 
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
@@ -11,6 +12,10 @@ from fst_core.config.model import ConfigError, NotHere
 
 TINY = Path(__file__).parent / "tiny"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+REACH_SECONDS = 10.0
+"""Longest wait for the hub's first answer."""
 
 
 def cache_folder() -> Path:
@@ -21,32 +26,89 @@ def cache_folder() -> Path:
 def locate(config: PolicyConfig) -> tuple[Path | str, str | None]:
     """Folder or hub id of a policy's weights, and the hub revision.
 
+    A model that is whole in the hub's cache is a folder: nothing asks the hub about it again.
+
     Raises:
         ConfigError: if a local folder or the SmolLM2 package is missing.
     """
     if isinstance(config, TinyPolicy):
         return TINY, None
     if isinstance(config, HubPolicy):
-        looks_local = config.model.startswith((".", "/", "~"))
         path = Path(config.model).expanduser()
-        if looks_local and not path.is_dir():
+        if _looks_local(config.model) and not path.is_dir():
             raise NotHere(f"policy.model = {config.model!r}: no such folder")
-        return (path if path.is_dir() else config.model), config.revision
+        if path.is_dir():
+            return path, config.revision
+        found = whole_in_cache(config.model, config.revision)
+        return (found, None) if found else (config.model, config.revision)
     return smollm2_folder(), None
+
+
+def _looks_local(model: str) -> bool:
+    """Whether a model is named by a path, which no hub id is."""
+    return model.startswith((".", "/", "~"))
 
 
 def cached_config(policy: PolicyConfig) -> Path | None:
     """The config.json of a model of the hub that was fetched before; None for any other policy."""
-    if not isinstance(policy, HubPolicy):
+    return _cached(policy.model, policy.revision, CONFIG) if isinstance(policy, HubPolicy) else None
+
+
+def whole_in_cache(model: str, revision: str | None) -> Path | None:
+    """The folder of a hub model of which everything was fetched before; None for any other."""
+    config = _cached(model, revision, CONFIG)
+    if config is None or _cached(model, revision, TOKENIZER) is None:
         return None
+    whole = any(
+        all(_cached(model, revision, piece) for piece in _pieces(model, revision, weights))
+        for weights in WEIGHTS
+    )
+    return config.parent if whole else None
+
+
+def _pieces(model: str, revision: str | None, weights: str) -> set[str]:
+    """The files that weights are in: one, or those that an index beside it names."""
+    index = _cached(model, revision, f"{weights}.index.json")
+    return set(json.loads(index.read_text())["weight_map"].values()) if index else {weights}
+
+
+def _cached(model: str, revision: str | None, name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  (for hub models only)
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
 
     try:
-        found = try_to_load_from_cache(policy.model, "config.json", revision=policy.revision)
+        found = try_to_load_from_cache(model, name, revision=revision)
     except HFValidationError:  # a folder's path
         return None
     return Path(found) if isinstance(found, str) else None
+
+
+def refuse_unreachable(setting: str, model: str, revision: str | None) -> None:
+    """Refuse a hub model that would have to be fetched where the hub cannot be asked.
+
+    The hub's own client would try again for a minute, file by file.
+
+    Raises:
+        NotHere: naming the setting; a model in a folder or whole in the cache needs no hub.
+    """
+    local = _looks_local(model) or Path(model).is_dir()
+    if local or whole_in_cache(model, revision):
+        return
+    from huggingface_hub import constants, get_session, is_offline_mode  # noqa: PLC0415
+
+    if is_offline_mode():
+        reason = "HF_HUB_OFFLINE forbids to fetch it; unset that"
+    else:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=REACH_SECONDS)
+            return
+        except Exception as error:  # whatever the hub's client raises of a network
+            told = str(error).strip() or type(error).__name__
+            reason = f"{constants.ENDPOINT} cannot be reached ({told}); connect this machine"
+    raise NotHere(
+        f"{setting} = {model!r} is not whole in the hub's cache, and {reason}, or name a folder "
+        "that holds the model"
+    )
 
 
 def refuse_missing_engine(policy: PolicyConfig) -> None:

@@ -149,9 +149,8 @@ class Holder:
         who = f"{self.who} ({self.name})" if self.name else self.who
         if checkpoints - self.first >= BOUNDARIES:
             raise Occupied(
-                f"{who}, which is a run of its own and goes on; wait until that has ended, since "
-                "it is the same run, or give this one another name (name=... among the overrides), "
-                "seed or folder (runs)",
+                f"{who}, which is a run of its own and goes on; wait until that has ended, or "
+                "give this one another name (name=... among the overrides), seed or folder (runs)",
                 self.name,
             )
         if now - self.moved > QUIET_SECONDS:

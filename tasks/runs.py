@@ -20,6 +20,8 @@ from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
 from tasks.tries import Refused, Told
 
 LOG_LINES = 12
+TOLD = "error: "
+"""How a command begins the sentence that it ends with."""
 BEAT_SECONDS = 2.0
 NAMED_APART = ("arm", "seed")
 """Settings that flows take as parameters, in the plural for a study."""
@@ -86,9 +88,16 @@ def run_process(order: Order, config: RunConfig) -> float:
     follower = Follower(folder, get_run_logger(), headline)
     code = PROCESSES.run(order.command(config.arm, config.seed), log, threads, follower.look)
     if code:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-        raise RunFailed(f"{config.id} ended with status {code}; the end of {log}:\n{tail}")
+        raise RunFailed(f"{config.id} ended with status {code}{_reason(log)}")
     return time.perf_counter() - began
+
+
+def _reason(log: Path) -> str:
+    """Why a run ended, from its log: the sentence that it ended with, else the log's last lines."""
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    if lines and lines[-1].startswith(TOLD):
+        return f": {lines[-1].removeprefix(TOLD)} (its log is {log})"
+    return f"; the end of {log}:\n" + "\n".join(lines)
 
 
 class Follower:

@@ -32,6 +32,8 @@ LASTING = frozenset(
 
 ENGINE, RUNS = "prefect.engine", ("prefect.flow_runs", "prefect.task_runs")
 """Loggers of Prefect that show tracebacks."""
+REPEATED = "Engine execution exited with unexpected exception"
+"""What Prefect says of an error that the run's state has told."""
 
 
 class Told(RuntimeError):
@@ -85,7 +87,7 @@ class Untraced(logging.Filter):
         if sentence_of(error) is None:
             return True
         record.exc_info = record.exc_text = None
-        return record.name != ENGINE  # which repeats what the run's state has told
+        return not (record.name == ENGINE or record.getMessage().startswith(REPEATED))
 
 
 def leave_out_tracebacks() -> None:

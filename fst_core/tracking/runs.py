@@ -26,6 +26,8 @@ PARENT_TAG = "mlflow.parentRunId"
 PLACE_TAG = "mlflow.source.name"
 """MLflow's own, shown in its lists: where below runs/ a run is, or the study whose numbers the run
 of an arm or a study holds. It tells apart what has one name: the same study of two nights."""
+STEP = " > "
+"""Between the names of a place; of a path with slashes, MLflow's lists show the last name alone."""
 SYNCED_TAG = "fst.synced_seq"
 """Last journal position whose metrics and artifacts have all been sent."""
 
@@ -99,10 +101,14 @@ def open_run(
     config, name, start_ms = started["config"], started["config"]["name"], milliseconds(started)
     experiment_id = experiment_id_of(client, uri, name)
     arm_key = content_id(name, "arm", config_hash(shared_settings(config)))
-    tags = {**arm_tags(config["arm"]), PLACE_TAG: study_place_of(run_dir.parent)}
+    tags = {**arm_tags(config["arm"]), PLACE_TAG: place_text(study_place_of(run_dir.parent))}
     arm = find_or_create(client, RunIdentity(experiment_id, arm_key, config["arm"], start_ms, tags))
     key = run_key(folder, started, events)
-    tags = {PARENT_TAG: arm.info.run_id, ARM_KEY_TAG: arm_key, PLACE_TAG: place_of(run_dir)}
+    tags = {
+        PARENT_TAG: arm.info.run_id,
+        ARM_KEY_TAG: arm_key,
+        PLACE_TAG: place_text(place_of(run_dir)),
+    }
     tags |= _seed_tags(started)
     identity = RunIdentity(experiment_id, key, folder, start_ms, tags)
     run = find_or_create(client, identity)
@@ -136,6 +142,11 @@ def put_under(client: MlflowClient, run: Run, parent_id: str, arm_key: str) -> R
     for tag, value in wrong.items():
         client.set_tag(run.info.run_id, tag, value)
     return client.get_run(run.info.run_id) if wrong else run
+
+
+def place_text(place: str) -> str:
+    """A path below runs/ as MLflow's lists show the whole of it."""
+    return place.replace("/", STEP)
 
 
 def tell_place(client: MlflowClient, run: Run, place: str) -> None:

@@ -7,7 +7,7 @@ numbers of the report's summary under "final/"; the study's run has those of all
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
@@ -20,10 +20,12 @@ from fst_core.tracking.replay import MAX_METRICS, SyncReport
 from fst_core.tracking.runs import (
     ARM_KEY_TAG,
     PLACE_TAG,
+    STEP,
     RunIdentity,
     arm_tags,
     find_or_create,
     log_params,
+    place_text,
     put_under,
     shared_settings,
     tell_place,
@@ -62,7 +64,7 @@ def log_study(
     key = content_id(experiment, "study")
     identity = RunIdentity(experiment_id, key, "study", None, {"fst.level": "study"})
     study, holds = _run_holding(client, identity, rows)
-    tell_place(client, study, study_place_of(out_dir))
+    tell_place(client, study, place_text(study_place_of(out_dir)))
     artifacts = _upload(client, study.info.run_id, out_dir)
     metrics = 0 if holds else _log_rows(client, study, rows)
     seeds, left_out = _seed_runs(client, experiment_id), []
@@ -175,7 +177,7 @@ def _log_arm(client: MlflowClient, arm: str, numbers: Json, seeds: Sequence[Run]
     run, holds = _run_holding(client, identity, rows)
     run_id = run.info.run_id
     if PLACE_TAG in seeds[0].data.tags:
-        tell_place(client, run, str(PurePosixPath(seeds[0].data.tags[PLACE_TAG]).parent))
+        tell_place(client, run, seeds[0].data.tags[PLACE_TAG].rpartition(STEP)[0])
     for seed in seeds:
         put_under(client, seed, run_id, key)
     if holds:

@@ -43,7 +43,7 @@ from fst_core.slow.base import TrainingDiverged
 from fst_core.storage import StorageError
 from fst_core.tracking import TrackingError
 from infra.servers import PREFECT_UI
-from tasks.runs import Follower, with_data
+from tasks.runs import Follower, _reason, with_data
 from tasks.tries import Refused, sentence_of
 
 ROOT = Path(__file__).parents[2]
@@ -214,6 +214,28 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback(
     assert "Traceback" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("12:00 | INFO | a\nerror: no arm 'x'; known\n", ": no arm 'x'; known (its log is LOG)"),
+        ("a\nKeyError: 'x'\n", "; the end of LOG:\na\nKeyError: 'x'"),
+        ("", "; the end of LOG:\n"),
+    ],
+)
+def test_why_a_run_of_a_study_failed_is_its_own_sentence(tmp_path, log, said):
+    path = tmp_path / "log.txt"
+    path.write_text(log)
+    assert _reason(path).replace(str(path), "LOG") == said
+
+
+@pytest.mark.filterwarnings("ignore:Logger 'prefect")
+@pytest.mark.parametrize(("error", "shown"), [(Refused("no"), False), (KeyError(), True)])
+def test_an_error_that_was_told_is_not_called_unexpected(caplog, error, shown):
+    logger = logging.getLogger("prefect.flow_runs")
+    logger.error("Engine execution exited with unexpected exception", exc_info=error)
+    assert ("unexpected" in caplog.text) == shown
+
+
 @pytest.mark.filterwarnings("ignore:Logger 'prefect")
 @pytest.mark.parametrize(
     ("name", "error", "level", "shown", "traced"),
@@ -318,7 +340,7 @@ def test_compare_names_the_run_that_failed_and_still_reports(tmp_path):
     env = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "error: rl-s0 ended with status 1" in done.stdout
+    assert "error: rl-s0 ended with status 1: " in done.stdout and "INFO" not in done.stdout
     assert "holds a run of another config" in done.stdout
     assert (tmp_path / "smoke/report.html").exists()
     with closing(sqlite3.connect(tmp_path / "smoke/prefect/prefect.db")) as database:

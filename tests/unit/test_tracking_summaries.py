@@ -142,14 +142,14 @@ def test_the_same_study_of_two_nights_is_told_apart_in_the_list(
         for folder in folders:
             sync(folder, uri)
         found.append(places(database))
-    first, second = nights
+    first, second = shown = [night.replace("/", " > ") for night in nights]
     assert found[0] == sorted([
-        ("fst", first), ("fst-s0", f"{first}/fst-s0"), ("rl", first), ("rl-s0", f"{first}/rl-s0"),
-        ("study", first),
+        ("fst", first), ("fst-s0", f"{first} > fst-s0"), ("rl", first), ("study", first),
+        ("rl-s0", f"{first} > rl-s0"),
     ])  # fmt: skip
     assert found[1] == sorted([
         ("fst", second), ("rl", second), ("study", second),
-        *((f"{arm}-s0", f"{night}/{arm}-s0") for arm in ("fst", "rl") for night in nights),
+        *((f"{arm}-s0", f"{night} > {arm}-s0") for arm in ("fst", "rl") for night in shown),
     ])  # fmt: skip
 
 

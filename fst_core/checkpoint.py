@@ -5,7 +5,9 @@
                                   before step 1
 
 A folder appears under its name only when everything in it is on disk. A checkpoint taken after a
-fast phase shares the unchanged weight files of the one before it through hard links.
+fast phase shares the unchanged weight files of the one before it through hard links: nothing ever
+writes into a file of a checkpoint, it is only linked, replaced by another or removed. What a disk
+damages, it damages for all that share it.
 """
 
 import errno
@@ -148,10 +150,18 @@ def read_state(folder: Path) -> State:
 
 def damaged(folder: Path, reason: object) -> CheckpointError:
     """The error that says what to do about a checkpoint that cannot be used."""
+    sharing = [path.name for path in list_checkpoints(folder.parent) if _share(path, folder)]
+    also = f" and {', '.join(sharing)}, which share its weight files," if sharing else ""
     return CheckpointError(
-        f"checkpoint {folder} is damaged ({reason}); remove that folder to go on from the one "
-        "before it, or start afresh with --fresh"
+        f"checkpoint {folder} is damaged ({reason}); remove that folder{also} to go on from the "
+        "one before, or start afresh with --fresh"
     )
+
+
+def _share(one: Path, other: Path) -> bool:
+    """Whether two checkpoints hold one file under both names."""
+    pairs = ((one / "slow" / path.name, path) for path in (other / "slow").glob("*"))
+    return one != other and any(mine.exists() and mine.samefile(path) for mine, path in pairs)
 
 
 def check_slow(folder: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from fst_core import tracking
 from fst_core.checkpoint import list_checkpoints, read_state
 from fst_core.journal import comparable, read_events
+from fst_core.session import Session
 from tests.invariants.killed_run import POINTS
 from tests.runs import run, tiny_config
 
@@ -91,3 +92,24 @@ def test_killed_and_resumed_equals_undisturbed(
     rows = metric_rows(uri)
     assert seconds_left_out(rows) == seconds_left_out(straight_rows)
     assert len(rows) == len(straight_rows)
+
+
+def test_no_file_of_a_checkpoint_is_ever_written_into(tmp_path: Path) -> None:
+    """Checkpoints share files through hard links, so a run, its end and its resume leave all be."""
+    root, kept = tmp_path / "test" / "fst-s0", tmp_path / "kept"
+    kept.mkdir()
+    was: dict[Path, bytes] = {}
+
+    def hold(event: dict[str, Any]) -> None:
+        if event["kind"] == "checkpoint":
+            for file in filter(Path.is_file, (root / "checkpoints" / event["name"]).rglob("*")):
+                held = kept / str(len(was))
+                os.link(file, held)
+                was[held] = file.read_bytes()
+
+    config = tiny_config(checkpoint={"keep": 2})
+    run(config, root, hold)
+    with Session(config, root):
+        assert was and {held: held.read_bytes() for held in was} == was
+    inodes = [held.stat().st_ino for held in was]
+    assert len(set(inodes)) < len(inodes)

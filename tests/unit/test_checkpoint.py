@@ -9,6 +9,7 @@ import pytest
 from fst_core.checkpoint import (
     CheckpointError,
     State,
+    damaged,
     list_checkpoints,
     read_state,
     write_checkpoint,
@@ -43,6 +44,35 @@ def test_same_step_hard_links_the_weights(tmp_path: Path) -> None:
     third = write_checkpoint(tmp_path, state(2, 3), save, keep=3)
     inodes = [os.stat(p / "slow" / "weights").st_ino for p in (first, second, third)]
     assert inodes[0] == inodes[1] != inodes[2]
+
+
+def test_no_later_checkpoint_writes_into_a_file_of_an_earlier_one(tmp_path: Path) -> None:
+    """What hard links share is safe: files are linked, replaced or removed, never written into."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    was: dict[Path, bytes] = {}
+
+    def save_anew(folder: Path) -> None:
+        (folder / "weights").write_bytes(os.urandom(64))
+        (folder / "optimizer.pt").write_bytes(os.urandom(64))
+
+    for step, phase in [(1, 1), (1, 2), (1, 2), (2, 3), (2, 4), (3, 4), (3, 5)]:
+        path = write_checkpoint(tmp_path / "checkpoints", state(step, phase), save_anew, keep=2)
+        for file in filter(Path.is_file, path.rglob("*")):
+            held = kept / f"{len(was)}"
+            os.link(file, held)
+            was[held] = file.read_bytes()
+        assert {held: held.read_bytes() for held in was} == was
+
+
+def test_of_a_damaged_checkpoint_those_that_share_its_files_are_named(tmp_path: Path) -> None:
+    for step, phase in [(1, 1), (2, 2), (2, 3)]:
+        last = write_checkpoint(tmp_path, state(step, phase), save, keep=3)
+    assert "remove that folder and 0002, which share its weight files, to go on" in str(
+        damaged(last, "why")
+    )
+    first = tmp_path / "0001"
+    assert "is damaged (why); remove that folder to go on" in str(damaged(first, "why"))
 
 
 def test_before_the_first_step_there_are_no_weights(tmp_path: Path) -> None:

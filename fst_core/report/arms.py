@@ -23,6 +23,12 @@ def counted_runs(study: Study) -> dict[str, list[RunLog]]:
     return {arm: runs for arm, runs in arms.items() if runs}
 
 
+def learning_runs(study: Study) -> dict[str, list[RunLog]]:
+    """`counted_runs` without the arms that learn nothing: those have no progress to tell of."""
+    arms = counted_runs(study)
+    return {arm: runs for arm, runs in arms.items() if any(run.learns for run in runs)}
+
+
 def curve_of(study: Study, run: RunLog, context: str = "headline") -> pd.DataFrame:
     """A run's rows of the table of curves, by step: those it is judged by, or one context's."""
     curves = study.tables["curves"]

@@ -10,12 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fst_core.counting import counted
 from fst_core.estimators.asymptote import AsymptoteFit, fit_asymptote, sigmoid
 from fst_core.report.arms import counted_runs, mean_curve_of
 from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import CURVE_AXES, arm_styles, legend_of, to_svg
 from fst_core.report.intervals import span_text
-from fst_core.report.markup import Markup, counted, number_text, table, tag
+from fst_core.report.markup import Markup, number_text, table, tag
 from fst_core.report.section import Section, Study
 
 AXES = ("step", "rollouts")

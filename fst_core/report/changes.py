@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fst_core.estimators.best_at_k import best_at_k, mean_at_k
 from fst_core.estimators.bootstrap import paired_difference
 from fst_core.journal import Event
-from fst_core.report.figures import INK, MARKERS, arm_colours, inline, plain
+from fst_core.report.figures import INK, MARKERS, arm_colours, inline, legend_above, plain, wrapped
 from fst_core.report.markup import Markup, tag
 from fst_core.report.summary import Json, number, statistic
 
@@ -176,7 +176,7 @@ def draw_changes(
         float(np.mean([h for d, h in zip(dumbbells, heights, strict=True) if d.group == group]))
         for group in groups
     ]
-    axis.set_yticks(centres, [plain(group) for group in groups])
+    axis.set_yticks(centres, [wrapped(group) for group in groups])
     axis.set_ylim(max(heights) + 0.8, -0.8)
     axis.grid(visible=False, axis="y")
     axis.set_xlabel(xlabel)
@@ -184,7 +184,7 @@ def draw_changes(
     top = max([*values, 0.05])
     axis.set_xlim(min([*values, 0.0]) - 0.03 * top, 1.06 * top)
     handles = _dumbbell_legend(arms, before, after)
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    legend_above(figure, handles)
     return figure
 
 

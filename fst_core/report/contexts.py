@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fst_core.counting import counted
 from fst_core.journal import Event
 from fst_core.lineage import known_texts, line_diff, mean_score
 from fst_core.records import content_id
-from fst_core.report.markup import Markup, counted, details, esc, join, number_text, table, tag
+from fst_core.report.markup import Markup, details, esc, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 
 Json = Mapping[str, Any]

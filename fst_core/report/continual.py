@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fst_core.counting import counted
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
-from fst_core.report.figures import INK, MARKERS, arm_colours, plain, to_svg
+from fst_core.report.figures import INK, MARKERS, arm_colours, legend_above, plain, to_svg
 from fst_core.report.intervals import estimate_cell
-from fst_core.report.markup import Markup, counted, details, join, number_text, table, tag
+from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.stages import (
@@ -284,7 +285,7 @@ def _draw_tasks(arms: Arms, plan: Plan) -> Figure:
         axis.set_ylabel("reward (mean@k)")
     axes[0].set_ylim(-0.03, 1.05)
     figure.supxlabel("slow steps", fontsize=10)
-    figure.legend(handles=_handles(styles), loc="outside upper center", ncols=min(6, len(styles)))
+    legend_above(figure, _handles(styles))
     return figure
 
 
@@ -312,7 +313,7 @@ def _draw_shares(arms: Sequence[str], stages: Sequence[Json], plan: Plan) -> Fig
         axis.text(middle, 1.1, plain(task), ha="center", va="bottom", fontsize=9)
     _mark_switches(axis, plan)
     axis.set(xlabel="slow steps", ylabel="share of the stage's peak", ylim=(-0.03, 1.08))
-    figure.legend(handles=_handles(styles), loc="outside upper center", ncols=min(6, len(styles)))
+    legend_above(figure, _handles(styles))
     return figure
 
 

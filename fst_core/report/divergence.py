@@ -10,13 +10,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fst_core.counting import counted
 from fst_core.estimators.divergence import MatchedReward, kl_at_matched_reward
 from fst_core.report.arms import counted_runs, curve_of, in_reading_order, mean_curve_of
 from fst_core.report.changes import notes_of, shown_figure
 from fst_core.report.figures import arm_styles, legend_of, to_svg
 from fst_core.report.headline import preferred_challenger
 from fst_core.report.intervals import estimate_cell
-from fst_core.report.markup import Markup, counted, number_text, table, tag
+from fst_core.report.markup import Markup, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import BASELINE, Json, number, statistic

@@ -7,13 +7,19 @@ from typing import Any
 import pandas as pd
 
 from fst_core.estimators.efficiency import Ratio, efficiency_ratio, first_reaching
-from fst_core.report.arms import counted_runs, curve_of, in_reading_order, mean_curve_of
+from fst_core.report.arms import (
+    counted_runs,
+    curve_of,
+    in_reading_order,
+    learning_runs,
+    mean_curve_of,
+)
 from fst_core.report.changes import notes_of
 from fst_core.report.headline import rl_learned
 from fst_core.report.markup import Markup, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import BASELINE, Json, number
+from fst_core.report.summary import BASELINE, FEWEST_SEEDS, Json, number
 
 UNITS = {
     "step": "slow steps",
@@ -55,7 +61,7 @@ class Paired:
 
 def section(study: Study) -> Section | None:
     """Cost to rl's peak; None where nothing was evaluated, a sentence where rl gives no target."""
-    arms = counted_runs(study)
+    arms = learning_runs(study)
     if not arms:
         return None
     title = "Sample efficiency: what it costs to reach rl's peak"
@@ -101,7 +107,7 @@ def _peak_text(study: Study) -> str:
 def mean_curve_costs(study: Study) -> dict[str, dict[str, float | None]]:
     """By arm and unit: cost at which the mean curve reaches rl's peak; None: not reached."""
     target = study.summary["rl_peak"]["reward"]
-    curves = {arm: mean_curve_of(study, runs) for arm, runs in counted_runs(study).items()}
+    curves = {arm: mean_curve_of(study, runs) for arm, runs in learning_runs(study).items()}
     return {arm: _costs(curves[arm], target) for arm in in_reading_order(list(curves))}
 
 
@@ -187,7 +193,7 @@ def _ratio_cell(ratio: Ratio) -> Any:
         return join("not reached", bound)
     if ratio.value is None:
         return "undefined"
-    if ratio.interval is None:
+    if ratio.interval is None or ratio.of < FEWEST_SEEDS:
         return shown
     low, high = (number_text(bound, 2) for bound in (ratio.interval.low, ratio.interval.high))
     return join(shown, tag("div", f"[{low}, {high}]", class_="soft span"))
@@ -204,8 +210,9 @@ def _notes(arm: str, found: Paired) -> Iterator[str]:
     for reason, unit in reasons.items():
         if reason and found.seeds:
             yield f"{arm}, {UNITS[unit]}: {reason}"
-    if len(found.seeds) == 1:
-        yield f"{arm} is paired with rl in one seed only, so its ratios have no interval."
+    if 0 < len(found.seeds) < FEWEST_SEEDS:
+        seeds = "one seed" if len(found.seeds) == 1 else "two seeds"
+        yield f"{arm} is paired with rl in {seeds} only, so its ratios have no interval."
 
 
 COLUMNS = ("arm", "target", "seed", "unit", "cost", "rl_cost")

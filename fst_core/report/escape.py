@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fst_core.estimators.curves import leaves_zero
-from fst_core.report.arms import counted_runs, curve_of, mean_curve_of
+from fst_core.report.arms import counted_runs, curve_of, learning_runs, mean_curve_of
 from fst_core.report.changes import notes_of
 from fst_core.report.markup import number_text, table, tag
 from fst_core.report.section import Section, Study
@@ -45,7 +45,7 @@ def section(study: Study) -> Section | None:
 
 def leaving_by_arm(study: Study) -> dict[str, Json]:
     """By arm: reward at the start, and where the mean curve and each seed leave zero."""
-    curves = {arm: mean_curve_of(study, runs) for arm, runs in counted_runs(study).items()}
+    curves = {arm: mean_curve_of(study, runs) for arm, runs in learning_runs(study).items()}
     return {arm: _arm(study, arm, curve) for arm, curve in curves.items()}
 
 

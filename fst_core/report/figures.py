@@ -7,6 +7,7 @@ colours (Okabe-Ito, without those too pale for white) and a marker each.
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,10 @@ OPERATOR_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B
 STANDALONE_STYLE = (
     "<style>svg{color:#333}@media (prefers-color-scheme:dark){svg{color:#ccc}}</style>"
 )
+WIDE, HALF = 9.2, 5.6
+"""Widths of figures (inches): about those of the page and of half of it, so that text keeps its
+size there."""
+LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES, LEGEND_LINE_INCHES = 0.65, 0.085, 0.2
 CURVE_AXES = {
     "step": "slow steps",
     "rollouts": "training rollouts (slow + fast)",
@@ -80,13 +85,31 @@ def arm_styles(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+def legend_above(figure: Figure, handles: Sequence[Any]) -> None:
+    """A legend above the panels, in as many columns as its longest label leaves room for.
+
+    The figure grows by what the legend's further lines take.
+    """
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
+    width = LEGEND_HANDLE_INCHES + LEGEND_CHARACTER_INCHES * longest
+    columns = max(1, min(6, len(handles), int(figure.get_figwidth() / width)))
+    lines = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * max(0, lines - 1))
+    figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
+
+
+def wrapped(name: str) -> str:
+    """A name beside an axis: lines of at most 20 characters, so that the panel keeps its room."""
+    return "\n".join(textwrap.wrap(plain(name), 20)) or name
+
+
 def legend_of(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
     """A legend of the arms above the panels."""
     handles = [
         Line2D([], [], lw=2.4, label=plain(arm), **{"ms": 5, **style})
         for arm, style in styles.items()
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, max(1, len(handles))))
+    legend_above(figure, handles)
 
 
 def to_svg(name: str, draw: Callable[[], Figure]) -> str:
@@ -117,9 +140,9 @@ def apart(page: Markup, prefix: str) -> Markup:
     return Markup(re.sub(named, rf"\g<1>{prefix}\g<2>", page))
 
 
-def plain(text: str) -> str:
-    """Text that matplotlib draws as it is: no mathematics between dollar signs, at most 40 long."""
-    short = text if len(text) <= 40 else f"{text[:39]}…"
+def plain(text: str, longest: int = 40) -> str:
+    """Text that matplotlib draws as it is: no mathematics between dollar signs, cut if longer."""
+    short = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return short.replace("$", r"\$")
 
 
@@ -150,7 +173,7 @@ def draw_curves(
     panels = {"context each arm is judged by": curves[curves["headline"]]}
     if x == "step":
         panels["seed context"] = curves[curves["context"] == "seed"]
-    figure = Figure(figsize=(9.2 if len(panels) > 1 else 6.4, 3.7), layout="constrained")
+    figure = Figure(figsize=(WIDE if len(panels) > 1 else HALF, 3.7), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     arms = list(dict.fromkeys(curves["arm"]))
     for axis, (title, rows) in zip(axes, panels.items(), strict=True):
@@ -163,7 +186,7 @@ def draw_curves(
     axes[0].set_ylabel("reward (mean@k)")
     if peak is not None:
         axes[0].axhline(peak["reward"], color=INK, lw=1.5, ls=":")
-    _legend(figure, arms)
+    _legend(figure, arms, peak is not None)
     return figure
 
 
@@ -181,7 +204,7 @@ def _draw_arms(
         axis.plot(mean[x], mean["reward"], lw=2.4, ms=5, **style)
 
 
-def _legend(figure: Figure, arms: Sequence[str]) -> None:
+def _legend(figure: Figure, arms: Sequence[str], peak: bool) -> None:
     colours = arm_colours(arms)
     handles = [
         Line2D(
@@ -189,8 +212,9 @@ def _legend(figure: Figure, arms: Sequence[str]) -> None:
         )
         for i, arm in enumerate(arms)
     ]
-    handles.append(Line2D([], [], color=INK, lw=1.5, ls=":", label="rl's peak"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
+    if peak:
+        handles.append(Line2D([], [], color=INK, lw=1.5, ls=":", label="rl's peak"))
+    legend_above(figure, handles)
 
 
 def draw_populations(populations: pd.DataFrame) -> Figure:
@@ -208,7 +232,7 @@ def draw_populations(populations: pd.DataFrame) -> Figure:
     for axis, run in zip(axes, runs, strict=False):
         _draw_population(axis, populations[populations["run"] == run], colours)
         axis.set(title=plain(str(run)), xlabel="cycle", ylim=(-0.05, 1.08))
-        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     for axis in axes[len(runs) :]:
         axis.set_visible(False)
     for axis in axes[::columns]:
@@ -217,7 +241,7 @@ def draw_populations(populations: pd.DataFrame) -> Figure:
         Line2D([], [], color=colour, marker="o", lw=0, label=plain(operator))
         for operator, colour in colours.items()
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    legend_above(figure, handles)
     return figure
 
 
@@ -240,24 +264,26 @@ def draw_seconds(arms: Mapping[str, Any]) -> Figure:
     """Mean wall seconds of an arm's runs by part, stacked; the total stands at the bar's end."""
     shown = {arm: _parts(summary["seconds"]) for arm, summary in arms.items() if summary["counted"]}
     names = list(shown)[::-1]
-    figure = Figure(figsize=(7.2, 0.55 * len(names) + 1.5), layout="constrained")
+    figure = Figure(figsize=(HALF, 0.55 * len(names) + 1.7), layout="constrained")
     axis = figure.subplots()
-    starts = dict.fromkeys(names, 0.0)
+    starts, handles = dict.fromkeys(names, 0.0), list[Any]()
     for part, colour in PART_COLOURS.items():
         widths = [shown[name][part] for name in names]
         if any(widths):
             lefts = [starts[name] for name in names]
-            axis.barh(range(len(names)), widths, 0.6, lefts, color=colour, label=part)
+            bars = axis.barh(range(len(names)), widths, 0.6, lefts, color=colour, label=part)
+            handles.append(bars[0])
+            bars[0].set_label(part)
         for name, width in zip(names, widths, strict=True):
             starts[name] += width
     for index, name in enumerate(names):
         place, offset = (starts[name], index), (5, 0)
         axis.annotate(f"{place[0]:,.0f} s", place, offset, textcoords="offset points", va="center")
     axis.set_xlim(0, 1.14 * max([*starts.values(), 1e-9]))
-    axis.set_yticks(range(len(names)), [plain(name) for name in names])
+    axis.set_yticks(range(len(names)), [wrapped(name) for name in names])
     axis.set_xlabel("wall time (s, mean over runs)")
     axis.grid(visible=False, axis="y")
-    figure.legend(loc="outside upper center", ncols=5)
+    legend_above(figure, handles)
     return figure
 
 

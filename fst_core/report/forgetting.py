@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fst_core.counting import counted
 from fst_core.journal import Event
 from fst_core.report.changes import (
     Dumbbell,
@@ -26,7 +27,7 @@ from fst_core.report.changes import (
 )
 from fst_core.report.figures import to_svg
 from fst_core.report.intervals import estimate_cell, span_text
-from fst_core.report.markup import counted, details, table, tag
+from fst_core.report.markup import details, table, tag
 from fst_core.report.radar import draw_radar, readable
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -76,8 +77,12 @@ class SuiteRecord:
 
 
 def suite_records(runs: Sequence[RunLog]) -> list[SuiteRecord]:
-    """Before (the run's first measured step) and after (its last) of every suite and context."""
-    return [record for run in runs for record in _records(run)]
+    """Before (the run's first measured step) and after (its last) of every suite and context.
+
+    A run without any part that learns has no after, and nothing to tell beside runs that have.
+    """
+    changing = [run for run in runs if run.learns] or runs
+    return [record for run in changing for record in _records(run)]
 
 
 def _records(run: RunLog) -> Iterator[SuiteRecord]:
@@ -103,7 +108,8 @@ def gaps(records: Sequence[SuiteRecord]) -> list[str]:
 def _unfinished(records: Sequence[SuiteRecord]) -> Iterator[str]:
     runs = {record.run.id: record.run for record in records}
     for name, run in runs.items():
-        if all(record.after is None for record in records if record.run.id == name):
+        mine = [record for record in records if record.run.id == name]
+        if run.learns and all(record.after is None for record in mine):
             yield (
                 f"{name} was not measured after training (it stands at step {run.last_step}): "
                 "its change is not reached."

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fst_core.report.markup import counted, number_text
-from fst_core.report.summary import BASELINE
+from fst_core.counting import counted
+from fst_core.report.markup import number_text
+from fst_core.report.summary import BASELINE, FEWEST_SEEDS
 
 Json = Mapping[str, Any]
 
@@ -54,7 +55,18 @@ def headline(summary: Json) -> str:
         _sentence(f"{arm} and rl are equal on", groups["equal"]),
         _sentence("Nothing can be said, for want of data, on", groups["none"]),
     ]
-    return " ".join(filter(None, sentences))
+    return " ".join(filter(None, [*sentences, _few_seeds(summary["comparisons"][arm])]))
+
+
+def _few_seeds(compared: Mapping[str, Json]) -> str:
+    """That nothing can be certain, where no number has enough pairs of seeds."""
+    most = max((found["pairs"] for found in compared.values()), default=0)
+    if not 0 < most < FEWEST_SEEDS:
+        return ""
+    return (
+        f"All of this stands on {counted(most, 'pair')} of seeds, which says little; from "
+        f"{FEWEST_SEEDS} pairs on there are intervals."
+    )
 
 
 def _without_comparison(summary: Json) -> str:
@@ -63,7 +75,7 @@ def _without_comparison(summary: Json) -> str:
         return "No run has an evaluation yet, so there is nothing to compare."
     if BASELINE not in arms:
         return f"Nothing is compared: there is no evaluated rl run (evaluated: {', '.join(arms)})."
-    return "Nothing is compared: rl is the only arm with evaluations."
+    return "Nothing is compared: rl is the only arm that learns and has evaluations."
 
 
 def _sentence(start: str, labels: list[str]) -> str:
@@ -106,17 +118,29 @@ def _finding(arm: str, metric: str, found: Json) -> str:
 
 
 def _sureness(found: Json, digits: int) -> str:
+    difference = number_text(found["difference"], digits)
     if found["interval"] is None:
         pairs = counted(found["pairs"], "pair")
+        told = f"difference {difference}, no interval: " if found["pairs"] else "no interval: "
+        verb = "is" if found["pairs"] == 1 else "are"
+        return f" ({told}there {verb} {pairs} of seeds with both values, and it takes three)"
+    if found["pairs"] < FEWEST_SEEDS:
         return (
-            f" (no interval: that takes two pairs of seeds with both values, and there is {pairs})"
+            f" (difference {difference}; by seed {_by_seed(found, digits)}: two seeds, too few for "
+            "an interval)"
         )
     low, high = (_apart_from_zero(bound, digits, found["certain"]) for bound in found["interval"])
     zero = "leaves out zero" if found["certain"] else "includes zero"
     return (
-        f" (difference {number_text(found['difference'], digits)}, 95% interval over "
+        f" (difference {difference}, 95% interval over "
         f"{found['pairs']} seeds {low} to {high}, which {zero})"
     )
+
+
+def _by_seed(found: Json, digits: int) -> str:
+    """The differences seed by seed, in order."""
+    known = (value for value in found["seeds"].values() if value is not None)
+    return " and ".join(number_text(value, digits) for value in known)
 
 
 def _apart_from_zero(bound: float, digits: int, certain: bool) -> str:

@@ -4,20 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from fst_core.report.markup import Markup, join, number_text, tag
+from fst_core.report.summary import FEWEST_SEEDS
 
 
 def with_interval(found: Any, digits: int = 3) -> str:
     """ "0.812 [0.700, 0.924]"; with two seeds "0.812 (0.800, 0.824)", for a t-interval over two
-    is twelve standard errors wide and says nothing; the mean alone where there is one.
+    is twelve standard errors wide and says nothing; with one "0.812 (1 seed)".
 
     Args:
         found: a statistic over seeds, as `report.summary.statistic` makes it.
     """
     mean = number_text(found["mean"], digits)
+    values = [value for value in found["seeds"].values() if value is not None]
+    if len(values) == 1:
+        return f"{mean} (1 seed)"
     if found["interval"] is None:
         return mean
-    values = [value for value in found["seeds"].values() if value is not None]
-    if len(values) == 2:
+    if len(values) < FEWEST_SEEDS:
         return f"{mean} ({', '.join(number_text(value, digits) for value in values)})"
     return f"{mean} {span_text(found['interval'], digits)}"
 

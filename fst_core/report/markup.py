@@ -43,11 +43,6 @@ def number_text(value: float | None, digits: int = 3) -> str:
     return f"{value:.{min(digits, 1) if abs(value) >= 100 else digits}f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A number and what it counts, in the singular where it is one."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def table(
     headers: Sequence[Any], rows: Sequence[Sequence[Any]], marked: Sequence[bool] = ()
 ) -> Markup:

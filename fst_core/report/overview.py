@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fst_core.counting import counted
 from fst_core.report.headline import LABELS, UNITS, challenger, findings
 from fst_core.report.intervals import estimate_cell, with_interval
-from fst_core.report.markup import Markup, counted, details, number_text, table, tag
+from fst_core.report.markup import Markup, details, number_text, table, tag
 from fst_core.report.runs import RunLog
+from fst_core.report.summary import FEWEST_SEEDS
 
 Json = Mapping[str, Any]
 
@@ -31,8 +33,8 @@ def _notes(runs: Sequence[RunLog]) -> Iterator[Markup]:
 
 def _summary_tables(summary: Json) -> Iterator[Markup]:
     note = (
-        "Means over the runs counted; behind them the two seeds' own values, or from three seeds "
-        "on the 95% t-interval over seeds."
+        "Means over the runs counted; below them, from three seeds on, the 95% t-interval over "
+        "seeds in square brackets; of two seeds their own values, for two give no usable interval."
     )
     yield tag("p", note, class_="soft")
     yield table(
@@ -84,14 +86,35 @@ def _comparison_table(comparisons: Json) -> Markup:
     for arm, metrics in comparisons.items():
         for metric, found in metrics.items():
             unit, digits = UNITS[metric]
-            bounds = found["interval"] and [number_text(b, digits) for b in found["interval"]]
             verdict = {True: "better", False: "worse", None: "equal or unknown"}[found["better"]]
             values = [number_text(found[key], digits) for key in ("arm", "rl", "difference")]
-            span = f"{bounds[0]} to {bounds[1]}" if bounds else "–"
-            sure = "yes" if found["certain"] else "no"
-            rows.append([arm, f"{LABELS[metric]} ({unit})", *values, span, verdict, sure])
-    headers = ("arm", "measure", "arm", "rl", "difference", "95% interval", "", "beyond seed noise")
+            told = [found["pairs"], _spread(found, digits), verdict, _sure(found)]
+            rows.append([arm, f"{LABELS[metric]} ({unit})", *values, *told])
+    headers = (
+        "arm", "measure", "arm", "rl", "difference", "pairs of seeds", "95% interval", "",
+        "beyond seed noise",
+    )  # fmt: skip
     return table(headers, rows)
+
+
+def _spread(found: Json, digits: int) -> Markup:
+    """The interval of a difference, or by seed the differences that are too few for one."""
+    if found["pairs"] < FEWEST_SEEDS:
+        known = [value for value in found["seeds"].values() if value is not None]
+        seeds = ", ".join(number_text(value, digits) for value in known)
+        return tag("span", f"none; by seed {seeds}" if known else "–")
+    if found["interval"] is None:
+        return tag("span", "–")
+    low, high = (number_text(bound, digits) for bound in found["interval"])
+    return tag("span", f"{low} to {high}")
+
+
+def _sure(found: Json) -> str:
+    if found["difference"] is None:
+        return "–"
+    if found["pairs"] < FEWEST_SEEDS:
+        return "too few seeds"
+    return "yes" if found["certain"] else "no"
 
 
 def rewards_by_seed(summary: Json) -> Iterator[Markup]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fst_core.counting import counted
 from fst_core.report.arms import counted_runs
 from fst_core.report.asymptote import fits_by_step
 from fst_core.report.divergence import kl_column, kl_saved, saved_numbers
 from fst_core.report.efficiency import mean_curve_costs, no_target, times_less
 from fst_core.report.escape import THRESHOLD, leaving_by_arm
 from fst_core.report.headline import preferred_challenger
-from fst_core.report.markup import counted, number_text, table, tag
+from fst_core.report.markup import number_text, table, tag
 from fst_core.report.quadrants import cells_and_effects
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import BASELINE

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fst_core.estimators.curves import area_under, ratio
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
-from fst_core.report.figures import MARKERS, arm_colours, plain, to_svg
+from fst_core.report.figures import MARKERS, arm_colours, legend_above, plain, to_svg
 from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import table, tag
 from fst_core.report.runs import RunLog
@@ -228,7 +228,7 @@ def _draw(arms: Mapping[str, Sequence[Probe]]) -> Figure:
         handles.append(Line2D([], [], lw=2.4, label=plain(arm), **style))
     axis.set(xlabel="slow steps", ylabel="reward (mean@k)", ylim=(-0.03, 1.05))
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    legend_above(figure, handles)
     return figure
 
 

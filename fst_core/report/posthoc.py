@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fst_core.counting import counted
 from fst_core.journal import Event
 from fst_core.report.arms import at_step
 from fst_core.report.changes import (
@@ -27,7 +28,7 @@ from fst_core.report.changes import (
 )
 from fst_core.report.figures import to_svg
 from fst_core.report.intervals import estimate_cell, span_text
-from fst_core.report.markup import counted, details, number_text, table, tag
+from fst_core.report.markup import details, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
 from fst_core.report.summary import Json, statistic

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from fst_core.estimators.bootstrap import bootstrap_mean
 from fst_core.report.arms import at_step, bounds, counted_runs, last_evaluation
 from fst_core.report.changes import Measurement, measurement, notes_of, shown_figure, single_seeds
-from fst_core.report.figures import INK, arm_colours, plain, to_svg
+from fst_core.report.figures import INK, WIDE, arm_colours, to_svg, wrapped
 from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import Markup, join, number_text, table, tag
 from fst_core.report.runs import RunLog
@@ -24,6 +24,8 @@ Cell = tuple[str, str]
 """Weights ("base" or "trained") and context ("seed" or "best")."""
 CELLS: tuple[Cell, ...] = tuple((w, c) for w in ("base", "trained") for c in ("seed", "best"))
 START = ("base", "seed")
+COLUMNS = 4
+"""Panels beside each other in the figure."""
 EFFECTS: dict[str, dict[Cell, int]] = {
     "weights only": {("trained", "seed"): 1, START: -1},
     "contexts only": {("base", "best"): 1, START: -1},
@@ -265,14 +267,21 @@ def _frame(found: Mapping[str, Json]) -> pd.DataFrame:
 
 
 def _draw(found: Mapping[str, Json], colours: Mapping[str, str]) -> Figure:
-    figure = Figure(figsize=(max(4.2, 2.6 * len(found)), 3.6), layout="constrained")
-    axes = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-    for axis, (arm, mine) in zip(axes, found.items(), strict=True):
+    columns = min(COLUMNS, len(found))
+    lines = -(-len(found) // columns)
+    size = (max(4.2, WIDE / COLUMNS * columns), 3.0 * lines + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    axes = grid.flatten()
+    for axis in axes[len(found) :]:
+        axis.set_visible(False)
+    for axis, (arm, mine) in zip(axes, found.items(), strict=False):
         _draw_arm(axis, mine["cells"], colours[arm])
-        axis.set(title=plain(arm), xlim=(-0.35, 1.35), ylim=(-0.03, 1.05))
+        axis.set(title=wrapped(arm), xlim=(-0.35, 1.35), ylim=(-0.03, 1.05))
         axis.set_xticks([0, 1], ["base\nweights", "trained\nweights"])
         axis.grid(visible=False, axis="x")
-    axes[0].set_ylabel("reward (mean@k)")
+    for axis in grid[:, 0]:
+        axis.set_ylabel("reward (mean@k)")
     handles = [
         Line2D([], [], color=INK, label=label, **CONTEXT_LINES[context])
         for context, label in (("seed", "seed context"), ("best", "evolved contexts"))

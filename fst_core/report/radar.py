@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fst_core.report.figures import INK, MARKERS, arm_colours, plain
+from fst_core.report.figures import INK, MARKERS, arm_colours, legend_above, plain
 
 FEWEST, MOST = 3, 8
 """Numbers of spokes between which a radar chart can be read."""
@@ -51,7 +51,7 @@ def draw_radar(
     _draw_scale(axis, max([*largest, 0.05]))
     _name_spokes(axis, angles, spokes)
     axis.set_rlabel_position(np.degrees(_emptiest(angles, [before, *after.values()])))
-    figure.legend(loc="outside upper center", ncols=min(4, len(after) + 1))
+    legend_above(figure, axis.get_legend_handles_labels()[0])
     return figure
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from fst_core.counting import counted
 from fst_core.report.contexts import run_contexts
-from fst_core.report.markup import Markup, counted, details, join, number_text, table, tag
+from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.tables import settings_by_arm
 
@@ -66,16 +67,25 @@ def _rollout_row(rollout: Json) -> list[Any]:
 
 
 def settings(frame: pd.DataFrame, runs: Sequence[RunLog]) -> Markup:
-    """Every resolved setting side by side, one column an arm."""
+    """The resolved settings that differ between runs, one column an arm; the others folded."""
     shown = settings_by_arm(frame, runs)
-    rows = [[tag("code", row[0]), *row[2:]] for row in shown.itertuples(index=False, name=None)]
-    differs = shown["differs"].tolist()
-    note = (
-        f"All resolved settings; the {sum(differs)} that differ between runs are marked "
-        "(arm and seed differ by construction). A dash: the arm has no such setting."
-    )
     headers = ["setting", *shown.columns[2:]]
-    return join(tag("p", note, class_="soft"), table(headers, rows, marked=differs))
+    apart, same = (_setting_rows(shown[shown["differs"] == differ]) for differ in (True, False))
+    note = (
+        "The settings that differ between runs. A dash: the arm has no such setting."
+        if apart
+        else "No setting differs between runs."
+    )
+    rest = details(
+        f"The other {counted(len(same), 'setting')}: the same in all runs, but for arm and seed",
+        table(headers, same),
+    )
+    parts = [table(headers, apart)] * bool(apart) + [rest] * bool(same)
+    return join(tag("p", note, class_="soft"), *parts)
+
+
+def _setting_rows(shown: pd.DataFrame) -> list[list[Any]]:
+    return [[tag("code", row[0]), *row[2:]] for row in shown.itertuples(index=False, name=None)]
 
 
 def provenance(runs: Sequence[RunLog]) -> Markup:

@@ -257,7 +257,7 @@ def _draw_finals(axis: Axes, found: Sequence[Json], styles: Mapping[str, Json]) 
         axis.plot([mean], [height], lw=0, **style)
         if item["over_problems"] is not None:
             axis.plot(item["over_problems"], [height, height], color=style["color"], lw=1.8)
-    labels = [plain(f"{item['arm']}, {item['context']}") for item in found]
+    labels = [f"{plain(item['arm'], 24)}, {item['context']}" for item in found]
     axis.set_yticks(range(len(found)), labels)
     axis.set(xlim=(-0.03, 1.03), ylim=(len(found) - 0.4, -0.6), xlabel="final reward (mean@k)")
     axis.grid(visible=False, axis="y")

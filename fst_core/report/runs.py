@@ -45,6 +45,12 @@ class RunLog:
         return bool(self.config.get("slow", {}).get("type", "none") != "none")
 
     @property
+    def learns(self) -> bool:
+        """Whether the run has a part that learns, or no config says; one without only measures."""
+        told = {"fast", "slow"} & self.config.keys()
+        return not told or self.evolves or self.trains
+
+    @property
     def last_step(self) -> int:
         """The last slow step any event speaks of."""
         return max((event["step"] for event in self.events if "step" in event), default=0)

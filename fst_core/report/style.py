@@ -41,5 +41,7 @@ ins { background: var(--add); } del { background: var(--del); }
 details { margin: .35rem 0; } summary { cursor: pointer; }
 details > *:not(summary) { margin-left: 1rem; }
 ul { margin: .4rem 0; padding-left: 1.3rem; }
+@media print { details::details-content { content-visibility: visible; }
+  pre { max-height: none; } .scroll { overflow-x: visible; } figure, tr { break-inside: avoid; } }
 .note { border-left: 4px solid #D55E00; padding-left: .7rem; }
 """

@@ -22,6 +22,8 @@ from fst_core.report.runs import RunLog
 
 BASELINE = "rl"
 CONFIDENCE = 0.95
+FEWEST_SEEDS = 3
+"""Fewest seeds whose interval is shown: over two it is 12.7 standard errors to each side."""
 Json = dict[str, Any]
 
 POINT = ("step", "reward", "rollouts", "kl", "seconds")
@@ -70,7 +72,7 @@ def summarize(runs: Sequence[RunLog], curves: pd.DataFrame) -> Json:
         "runs": [_run(run) for run in runs],
         "arms": arms,
         "rl_peak": peak,
-        "comparisons": _comparisons(arms),
+        "comparisons": _comparisons(arms, {run.arm for run in runs if run.learns}),
     }
 
 
@@ -241,15 +243,15 @@ def _measured(arm: Json, metric: str) -> tuple[float | None, dict[str, float | N
     return found["mean"], found["seeds"]
 
 
-def _comparisons(arms: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
-    """Every arm against rl on each compared number."""
+def _comparisons(arms: Mapping[str, Json], learning: set[str]) -> dict[str, dict[str, Json]]:
+    """Every arm that learns against rl on each compared number: an untrained one costs nothing."""
     rl = arms.get(BASELINE)
     if rl is None or rl["to_rl_peak"] is None:
         return {}
     return {
         name: {metric: _compare(arm, rl, metric) for metric in COMPARED}
         for name, arm in arms.items()
-        if name != BASELINE and arm["counted"]
+        if name != BASELINE and name in learning and arm["counted"]
     }
 
 
@@ -257,11 +259,15 @@ def _compare(arm: Json, rl: Json, metric: str) -> Json:
     """Difference arm - rl, its interval over seeds paired by number, and who is better.
 
     `better` is true, false, or null where a value is missing or both are equal (an arm that never
-    reaches the peak is worse); `certain` says whether the interval exists and leaves out zero.
+    reaches the peak is worse); `certain` says whether the interval leaves out zero and stands on
+    `FEWEST_SEEDS` pairs at least. `seeds` has the difference of each seed, null where undefined.
     """
     (mine, my_seeds), (theirs, rl_seeds) = _measured(arm, metric), _measured(rl, metric)
-    pairs = [(my_seeds[seed], rl_seeds.get(seed)) for seed in my_seeds]
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    pairs = {seed: (mine, rl_seeds.get(seed)) for seed, mine in my_seeds.items()}
+    by_seed = {
+        seed: None if a is None or b is None else number(a - b) for seed, (a, b) in pairs.items()
+    }
+    differences = [value for value in by_seed.values() if value is not None]
     bounds = interval(differences) if len(differences) == len(pairs) else None
     difference = None if mine is None or theirs is None else mine - theirs
     better = None
@@ -275,8 +281,11 @@ def _compare(arm: Json, rl: Json, metric: str) -> Json:
         "difference": difference,
         "interval": bounds,
         "pairs": len(differences),
+        "seeds": by_seed,
         "better": better,
-        "certain": bounds is not None and (bounds[0] > 0 or bounds[1] < 0),
+        "certain": bounds is not None
+        and len(differences) >= FEWEST_SEEDS
+        and (bounds[0] > 0 or bounds[1] < 0),
     }
 
 

@@ -26,12 +26,17 @@ def summary_table(summary: Json) -> Group:
 
 
 def _table(summary: Json) -> Table:
-    table = Table(title=summary["experiment"] or None, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=summary["experiment"] or None,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("arm", overflow="fold")
     table.add_column("runs", justify="right")
     table.add_column("final\nreward", justify="right", no_wrap=True)
     for header in ("seed\ncontext", "KL", "rollouts\nto peak", "rollouts", "training\ns"):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", min_width=max(map(len, header.split("\n"))))
     for name, arm in summary["arms"].items():
         table.add_row(name, *_cells(arm))
     if any(_unfinished(arm) for arm in summary["arms"].values()):

@@ -1,19 +1,25 @@
 """The report page: complete, escaped, self-contained, the same for the same journals."""
 
 import io
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
+from fst_core.counting import counted
 from fst_core.report import Report, make_report, summary_table
 from fst_core.report.contexts import diff
+from fst_core.report.figures import HALF, arm_styles, draw_curves, legend_of
 from fst_core.report.headline import headline
-from fst_core.report.markup import Markup, counted, esc, number_text, tag
+from fst_core.report.markup import Markup, esc, number_text, tag
 from fst_core.report.record import TEXT_SHOWN_CHARACTERS
+from fst_core.report.runs import read_runs
+from fst_core.report.tables import curves
 from tests.journals import HOSTILE, evaluate, fast_phase, sample_rollouts, start, synthetic_study
 
 
@@ -143,7 +149,11 @@ def test_provenance_and_settings_are_on_the_page(study) -> None:
     page = page_of(study[1])
     for text in ("0123456789abcdef", "train.jsonl", "small enough to check by hand"):
         assert text in page
-    assert re.search(r'<tr class="marked"><td><code>fast.metric_calls</code></td>', page)
+    apart, _, folded = page.partition('id="settings"')[2].partition("<details>")
+    assert "<td><code>fast.metric_calls</code></td>" in apart
+    assert (
+        "evaluation.problems" not in apart and "<td><code>evaluation.problems</code></td>" in folded
+    )
     assert re.search(r"<tr><td><code>loop.steps</code></td>", page)
 
 
@@ -244,3 +254,35 @@ def test_diff_marks_lines() -> None:
 )
 def test_number_text(value: float | None, digits: int, text: str) -> None:
     assert number_text(value, digits) == text
+
+
+def test_an_arm_that_learns_nothing_is_compared_with_nothing(study) -> None:
+    summary = study[1].summary
+    assert "base" in summary["arms"] and "base" not in summary["comparisons"]
+    for part in ("escape", "efficiency"):
+        assert "base" not in json.dumps(summary[part])
+
+
+LONG = "an-arm-with-a-name-that-is-very-long-{}"
+
+
+@pytest.mark.parametrize("name", ["arm{}", LONG])
+@pytest.mark.parametrize("arms", [1, 9])
+def test_a_legend_fits_its_figure_and_covers_no_panel(name: str, arms: int) -> None:
+    figure = Figure(figsize=(HALF, 3.7), layout="constrained")
+    axis = figure.subplots()
+    legend_of(figure, arm_styles([name.format(i) for i in range(arms)]))
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0 and legend.x1 <= figure.bbox.width
+    assert legend.y0 >= axis.get_window_extent().y1
+    assert axis.get_window_extent().height > 2.2 * figure.dpi  # further lines take none of it
+
+
+@pytest.mark.parametrize("peak", [None, {"reward": 0.5}])
+def test_the_legend_names_rls_peak_where_it_is_drawn(study, peak) -> None:
+    runs = read_runs(study[0])
+    table = curves(runs)
+    figure = draw_curves(table, {run.id for run in runs}, "rollouts", peak)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("rl's peak" in labels) is (peak is not None)

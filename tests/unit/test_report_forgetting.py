@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fst_core.report.forgetting import section
-from tests.journals import end, evaluate, suite
+from tests.journals import end, evaluate, start, suite
 from tests.unit.section_studies import answer, begin, read_study, told
 
 NEAR, FAR = "in distribution", "cross domain"
@@ -136,3 +136,16 @@ def test_base_polygon_leaves_out_runs_from_other_weights(tmp_path: Path) -> None
     named = {f"suite {i}": (NEAR, rewards, rewards) for i in range(3)}
     measure(tmp_path, "later", 0, named, start_from="first/rl-s0")
     assert "before training" not in answer(section, tmp_path).figures["forgetting"]
+
+
+def test_a_run_that_learns_nothing_is_no_change_that_is_missing(tmp_path: Path) -> None:
+    rewards = [[1.0], [1.0]]
+    writer = start(tmp_path / "base-s0", "base", 0)
+    suite(writer, 0, "sums", NEAR, "none", 1.0, rewards=rewards)
+    end(writer, 0)
+    alone = answer(section, tmp_path)
+    assert "was not measured after training" not in told(alone)
+    measure(tmp_path, "rl", 0, {"sums": (NEAR, rewards, [[0.0], [1.0]])})
+    beside = answer(section, tmp_path)
+    assert list(beside.summary["axes"][NEAR]["suites"]["sums"]) == ["rl"]
+    assert "base" not in told(beside).replace("base model", "").replace("base weights", "")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fst_core.report.headline import findings
+from fst_core.report.headline import findings, headline
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
@@ -30,13 +30,28 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
 def test_a_bound_that_is_not_zero_does_not_read_as_zero(
     interval: list[float], certain: bool, told: str
 ) -> None:
-    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 2}
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 3}
     (_, sentence) = findings(summary({**found, "interval": interval, "certain": certain}), "fst")
     assert told in sentence
 
 
-@pytest.mark.parametrize(("pairs", "told"), [(1, "there is 1 pair)"), (0, "there is 0 pairs)")])
+@pytest.mark.parametrize(
+    ("pairs", "told"), [(1, "there is 1 pair of seeds"), (0, "there are 0 pairs of seeds")]
+)
 def test_what_an_interval_takes_is_said(pairs: int, told: str) -> None:
     found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": pairs, "interval": None}
     (_, sentence) = findings(summary(found), "fst")
-    assert told in sentence and "takes two pairs of seeds" in sentence
+    assert told in sentence and "it takes three" in sentence
+
+
+def test_two_seeds_are_told_by_their_differences_and_never_as_an_interval() -> None:
+    found = {
+        **{"arm": 0.75, "rl": 0.0, "difference": 0.75, "pairs": 2, "better": True},
+        **{"interval": [0.75, 0.75], "certain": False, "seeds": {"0": 0.7, "1": 0.8}},
+    }
+    study = summary(found)
+    study["comparisons"]["fst"].pop("rollouts_to_peak")
+    (_, sentence) = findings(study, "fst")
+    assert "by seed 0.700 and 0.800: two seeds, too few for an interval" in sentence
+    assert "95%" not in sentence and "leaves out zero" not in sentence
+    assert "stands on 2 pairs of seeds, which says little" in headline(study)

@@ -123,7 +123,8 @@ def test_comparison_is_paired_by_seed(tmp_path: Path) -> None:
     found = summary["comparisons"]["fst"]["final_reward"]
     assert found["difference"] == pytest.approx(0.3) and found["pairs"] == 2
     assert found["interval"] == pytest.approx([0.3, 0.3])  # both seeds differ by .3
-    assert found["better"] is True and found["certain"] is True
+    assert found["better"] is True and found["certain"] is False  # two seeds, whatever they say
+    assert found["seeds"] == {"0": pytest.approx(0.3), "1": pytest.approx(0.3)}
     retention = summary["comparisons"]["fst"]["final_seed_reward"]
     assert retention["difference"] == pytest.approx(-0.05) and retention["better"] is False
     assert retention["certain"] is False
@@ -290,7 +291,10 @@ def test_summary_is_plain_json(tmp_path: Path) -> None:
     summary = summary_of(*synthetic_study(tmp_path / "runs"))
     path = write_summary(summary, tmp_path / "out" / "summary.json")
     assert json.loads(path.read_text()) == summary
-    assert list(summary["comparisons"]) == ["base", "gepa", "fst"]
+    assert list(summary["comparisons"]) == [
+        "gepa",
+        "fst",
+    ]  # base learns nothing: nothing to compare
 
 
 def test_parquet_round_trip(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefect import flow, tags
+from prefect import flow, get_run_logger, tags
 from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -46,9 +46,10 @@ from fst_core.addresses import without_password
 from fst_core.cli_options import say
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.dropped import dropped_notes
 from fst_core.offline import replaced
 from fst_core.preflight import preflight
-from fst_core.study import expand, run_folder
+from fst_core.study import expand, notes_beside, reported_beside, run_folder
 from infra.servers import PREFECT_UI
 from tasks.report import write_report
 from tasks.runs import PROCESSES, Order, run_process, with_data
@@ -146,13 +147,18 @@ def run_and_report(
     watch, name = Stopwatch(), planned[0].name
     root = Path(order.runs)
     tag_with_place(root / name)
+    for note in dropped_notes(order.config_path, planned):
+        get_run_logger().warning("note: %s", note)
     if order.track:
         with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
             prepare_store(name)
     with watch.time("runs"):
         failures = run_all(order, planned, jobs)
     with watch.time("report"):
-        folders = [*beside, *(run_folder(root, config) for config in planned)]
+        kept, other = reported_beside(order.config_path, order.overrides, planned, root)
+        for note in notes_beside(kept, other):
+            say(f"note: {note}")
+        folders = [*beside, *(run_folder(root, config) for config in planned), *kept]
         report = write_report(list(dict.fromkeys(folders)), root / name)
     if order.track:
         with watch.time("MLflow"):

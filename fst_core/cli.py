@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fst_core.cli_data import data_app
 from fst_core.cli_methods import methods, show_settings
-from fst_core.cli_options import ConfigFile, Overrides, err, out, say
+from fst_core.cli_options import Command, ConfigFile, Group, Overrides, out, say
 from fst_core.cli_store import archive_runs, restore_run
 from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
+from fst_core.counting import counted
 from fst_core.failures import sentence_for
 from fst_core.launch import launch, refuse_processes, speaks
 from fst_core.quiet import settle_environment, settle_for
@@ -36,16 +36,17 @@ if TYPE_CHECKING:
     from fst_core.report.runs import RunLog
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="A lab for Fast-Slow Training: prompt evolution and RL on weights, interleaved.",
 )
 app.add_typer(data_app, name="data")
-app.command()(methods)
-app.command("settings")(show_settings)
-app.command("archive")(archive_runs)
-app.command("restore")(restore_run)
+app.command(cls=Command)(methods)
+app.command("settings", cls=Command)(show_settings)
+app.command("archive", cls=Command)(archive_runs)
+app.command("restore", cls=Command)(restore_run)
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
@@ -76,13 +77,15 @@ def settings(
         )
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     config: ConfigFile,
     arm: Annotated[
-        str | None, typer.Option(help="Arm of the study; else the config's own.")
+        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Run seed; else the config's own.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Run seed; else the config's own.")
+    ] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
     data: DataFolder = None,
@@ -112,15 +115,10 @@ def run(
 
 
 def _tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:
-    """Notes on settings that arms or overrides reset, each once."""
-    from fst_core.dropped import dropped_settings
+    """Notes on settings that arms or overrides reset."""
+    from fst_core.dropped import dropped_notes
 
-    try:
-        written, _ = load_config(config)
-    except ConfigError:  # a file that only its arms complete
-        return
-    notes = [f"{one.arm}: {note}" for one in planned for note in dropped_settings(written, one)]
-    for note in dict.fromkeys(notes):
+    for note in dropped_notes(config, planned):
         say(f"note: {note}")
 
 
@@ -156,14 +154,18 @@ def _run(
     _tell_if_behind(tracker, folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def compare(
     config: ConfigFile,
-    arms: Annotated[list[str] | None, typer.Option(help="Arms; repeat or separate by ','.")] = None,
-    seeds: Annotated[
-        list[str] | None, typer.Option(help="Seeds; repeat or separate by ','.")
+    arms: Annotated[
+        list[str] | None, typer.Option(metavar="ARM,...", help="Arms; else the config's own.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once.")] = None,
+    seeds: Annotated[
+        list[str] | None, typer.Option(metavar="SEED,...", help="Seeds; else the config's own.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs at once; else the config's own.")
+    ] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
     data: DataFolder = None,
@@ -176,7 +178,9 @@ def compare(
     from fst_core.study import (
         expand,
         failures,
+        notes_beside,
         report_folder,
+        reported_beside,
         run_folder,
         run_study,
         track_report,
@@ -196,7 +200,10 @@ def compare(
     failed = failures(outcomes)
     if begun:
         target = report_folder(runs, planned[0])
-        _report(_read(begun), target)
+        beside, other = reported_beside(config, chosen, planned, runs)
+        for note in notes_beside(beside, other):
+            say(f"note: {note}")
+        _report(_read([*begun, *beside]), target)
         if not no_track:
             track_report(target, planned[0].name, say)
     for sentence in failed:
@@ -205,7 +212,7 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def report(
     runs: RunFolders,
     target: Annotated[
@@ -225,10 +232,12 @@ def report(
     _report(logs, target or _report_folder(folders))
 
 
-@app.command()
+@app.command(cls=Command)
 def contexts(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    cycle: Annotated[int | None, typer.Option(help="Cycle to look at; else the last.")] = None,
+    cycle: Annotated[
+        int | None, typer.Option(metavar="CYCLE", help="Cycle to look at; else the last.")
+    ] = None,
 ) -> None:
     """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""
     from fst_core.context_view import lineage_tree, read_lineage, slot_panels
@@ -241,7 +250,7 @@ def contexts(
         out.print(panel)
 
 
-@app.command()
+@app.command(cls=Command)
 def sync(runs: RunFolders) -> None:
     """Send what MLflow does not have yet of each run's journal."""
     import importlib.util
@@ -255,10 +264,11 @@ def sync(runs: RunFolders) -> None:
 
     for folder in folders:
         sent = send(folder)
-        say(f"{folder}: {sent.metrics} metric rows and {sent.artifacts} files sent")
+        metrics = counted(sent.metrics, "metric row")
+        say(f"{folder}: {metrics} and {counted(sent.artifacts, 'file')} sent")
 
 
-@app.command()
+@app.command(cls=Command)
 def doctor(runs: RunsRoot = Path("runs")) -> None:
     """Check this machine; exit 1 if something stops a run, or keeps it out of MLflow or a store."""
     from fst_core.doctor import examine
@@ -275,20 +285,23 @@ def doctor(runs: RunsRoot = Path("runs")) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def bench(
     config: ConfigFile,
     only: Annotated[
-        str, typer.Option(help="Comma-separated: generation, sync, step, fast, parts.")
+        str,
+        typer.Option(
+            metavar="PART,...", help="Comma-separated: generation, sync, step, fast, parts."
+        ),
     ] = "generation,sync,step,fast,parts",
-    repeats: Annotated[int, typer.Option(min=2, help="Timed repeats of each.")] = 5,
+    repeats: Annotated[int, typer.Option(metavar="N", min=2, help="Timed repeats of each.")] = 5,
     arm: Annotated[
-        str | None, typer.Option(help="Arm of the study; else the config's own.")
+        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
     ] = None,
     changes: Overrides = None,
-    target: Annotated[Path, typer.Option("--out", help="Folder for bench.json.")] = Path(
-        "runs/bench"
-    ),
+    target: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for bench.json.")
+    ] = Path("runs/bench"),
 ) -> None:
     """Time engines, sync, slow step, fast phase and a run's parts side by side."""
     from fst_core.bench.run import PARTS, open_results, write
@@ -326,7 +339,7 @@ def _whole_numbers(values: Sequence[str]) -> list[int]:
 
 
 def _relay(run_id: str, line: str) -> None:
-    out.print(f"{run_id:<10} {line}", markup=False, highlight=False, soft_wrap=True)
+    _print(f"{run_id:<10} {line}")
 
 
 class Interrupted(Exception):
@@ -346,7 +359,7 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     from fst_core.cost import cost_rows, estimate
     from fst_core.interleave import plan
     from fst_core.preflight import preflight
-    from fst_core.progress import units
+    from fst_core.progress import plan_line
     from fst_core.study import run_folder
 
     for note in preflight(config, plan_only=True):
@@ -357,38 +370,39 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     refuse_bad_start(config, run_folder(runs, config))
     if processes > 1:
         refuse_processes(config, processes)
-    out.print(config.model_dump_json(indent=2), markup=False, highlight=False, soft_wrap=True)
-    cost, phases = estimate(config), plan(config)
-    done = units(phases)
-    cycles = len({phase.cycle for phase in phases})
-    say(
-        f"plan: {cycles} cycles in {len(phases)} phases: {done['fast']} fast phases, "
-        f"{done['slow']} slow steps, {done['evaluation']} evaluations"
-    )
-    _show_rows(err, f"cost of {config.name}/{config.id}", cost_rows(cost, config))
+    _print(config.model_dump_json(indent=2))
+    cost = estimate(config)
+    _print(plan_line(plan(config)))
+    _show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config))
     if cost.idle_fast_phases:
-        say(
-            f"warning: in {cost.idle_fast_phases} fast phases, fast.metric_calls does not pay for "
-            "one search step; raise it, or lower fast.anchors, fast.minibatch or fast.proposals"
+        _print(
+            f"warning: in {counted(cost.idle_fast_phases, 'fast phase')}, fast.metric_calls does "
+            "not pay for one search step; raise it, or lower fast.anchors, fast.minibatch or "
+            "fast.proposals"
         )
+
+
+def _print(line: str) -> None:
+    """A line of a command's result, as it is."""
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_summary(folder: Path) -> None:
     from fst_core.summary import summary_rows
 
-    _show_rows(out, str(folder), summary_rows(folder))
+    _show_rows(str(folder), summary_rows(folder))
 
 
-def _show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+def _show_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """A table on a terminal, else plain lines."""
-    if console.is_terminal:
+    if out.is_terminal:
         table = Table("what", "how much", title=title)
         for row in rows:
             table.add_row(*row)
-        console.print(table)
+        out.print(table)
         return
     for line in (title, *(f"  {what}: {much}" for what, much in rows)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _print(line)
 
 
 def _tell_if_behind(tracker: "Tracker | None", folder: Path) -> None:
@@ -426,8 +440,8 @@ def _report(logs: "Sequence[RunLog]", target: Path) -> None:
         ) from error
     out.print(summary_table(made.summary))
     for name in ("report", "summary"):
-        out.print(f"{name}: {made.paths[name]}", markup=False, highlight=False, soft_wrap=True)
-    out.print(f"tables and figures: {target}", markup=False, highlight=False, soft_wrap=True)
+        _print(f"{name}: {made.paths[name]}")
+    _print(f"tables and figures: {target}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

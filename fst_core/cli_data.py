@@ -5,20 +5,27 @@ from typing import Annotated
 
 import typer
 
-from fst_core.cli_options import ConfigFile, Overrides, say
+from fst_core.cli_options import Command, ConfigFile, Group, Overrides, say
 from fst_core.config import load_config
+from fst_core.counting import counted
 from fst_core.records import Split
 
-data_app = typer.Typer(no_args_is_help=True, help="Versioned pools of problems.")
+data_app = typer.Typer(cls=Group, no_args_is_help=True, help="Versioned pools of problems.")
 
 
-@data_app.command("build")
+@data_app.command("build", cls=Command)
 def data_build(
     config: ConfigFile,
     target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of all pools.")],
-    train: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
-    validation: Annotated[int | None, typer.Option(min=0, help="Else what the run reads.")] = None,
-    test: Annotated[int | None, typer.Option(min=0, help="Else as many as validation.")] = None,
+    train: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Else what the run reads.")
+    ] = None,
+    validation: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Else what the run reads.")
+    ] = None,
+    test: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Else as many as validation.")
+    ] = None,
     changes: Overrides = None,
 ) -> None:
     """Write the problems a config reads as a pool, in DIR/NAME."""
@@ -35,7 +42,7 @@ def data_build(
         say(f"{folder}: {counts} problems")
 
 
-@data_app.command("check")
+@data_app.command("check", cls=Command)
 def data_check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
     manifest: Annotated[
@@ -54,7 +61,7 @@ def data_check(
     say(f"{folder}: every file is as {', '.join(map(str, manifests))} says")
 
 
-@data_app.command("manifest")
+@data_app.command("manifest", cls=Command)
 def data_manifest(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
     target: Annotated[Path, typer.Option("--out", metavar="FILE", help="Manifest to write.")],
@@ -65,4 +72,4 @@ def data_manifest(
 
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    say(f"{target}: {len(write_manifest(folder, target))} files")
+    say(f"{target}: {counted(len(write_manifest(folder, target)), 'file')}")

@@ -11,7 +11,9 @@ from fst_core.config.model import ConfigError
 
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One method in full.")] = None,
-    markdown: Annotated[bool, typer.Option(help="All in full, as docs/methods.md.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="All in full, as docs/methods.md.")
+    ] = False,
 ) -> None:
     """List every fast, slow, curriculum and retention method: its paper, cost and defaults."""
     from fst_core.catalogue import KINDS, catalogue
@@ -33,12 +35,21 @@ def methods(
             out.print(table)
         return
     for entry in entries:
-        out.print(f"{entry.kind}: {entry.name}\n{entry.title}\n", markup=False, highlight=False)
-        out.print(f"{entry.about}\n\nCost: {entry.cost}", markup=False, highlight=False)
+        name_and_title = f"{entry.kind}: {entry.name}\n{entry.title}"
+        parts = (name_and_title, *map(reflowed, entry.about.split("\n\n")), f"Cost: {entry.cost}")
+        out.print("\n\n".join(parts), markup=False, highlight=False)
         table = Table("setting", "default", "what it does")
         for setting in entry.settings:
             table.add_row(setting.name, setting.default, setting.about)
         out.print(table)
+
+
+def reflowed(paragraph: str) -> str:
+    """A paragraph as one line, which the terminal breaks; lists and indented lines as they are."""
+    lines = paragraph.split("\n")
+    if any(line[:1] in "-* " for line in lines):
+        return paragraph
+    return " ".join(lines)
 
 
 def show_settings() -> None:

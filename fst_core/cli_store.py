@@ -19,6 +19,7 @@ from rich.progress import (
 
 from fst_core.cli_options import err, say
 from fst_core.config.model import ConfigError
+from fst_core.counting import counted
 
 if TYPE_CHECKING:
     from fst_core.archive import OnBytes
@@ -55,7 +56,8 @@ def archive_runs(
             say(f"{folder}: {url} is further; to get it: fst restore {url}")
         else:
             mended = "; what was damaged there is replaced" if moved.mended else ""
-            say(f"{folder}: {moved.files} files, {moved.size} bytes sent to {url}{mended}")
+            files = counted(moved.files, "file")
+            say(f"{folder}: {files}, {moved.size} bytes sent to {url}{mended}")
 
 
 def restore_run(
@@ -77,7 +79,7 @@ def restore_run(
     if moved.further:
         say(f"{folder}: as far as {url}, or further; nothing was changed")
     else:
-        say(f"{folder}: {moved.files} files, {moved.size} bytes fetched from {url}")
+        say(f"{folder}: {counted(moved.files, 'file')}, {moved.size} bytes fetched from {url}")
 
 
 def _path_of(url: str) -> Path:

@@ -15,6 +15,7 @@ from fst_core.config import (
     RunConfig,
     tasks_of,
 )
+from fst_core.counting import counted
 from fst_core.gpu_cost import Amounts, gpu_rows
 from fst_core.interleave import EvaluatePhase, FastPhase, plan
 from fst_core.model_size import ModelSize, size_of
@@ -108,10 +109,13 @@ def _checkpoint_bytes(config: RunConfig, steps: int, parameters: int | None) -> 
 def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
     """The cost as (what, how much) lines for people."""
     total = cost.slow_rollouts + cost.fast_rollouts + cost.evaluation_rollouts
-    looks = f"at most {cost.evaluation_rollouts:,} in {cost.evaluations} evaluations"
+    looks = f"at most {cost.evaluation_rollouts:,} in {counted(cost.evaluations, 'evaluation')}"
     return [
         ("slow rollouts", f"{'at most ' * (config.slow.refills > 0)}{cost.slow_rollouts:,}"),
-        ("fast rollouts", f"at most {cost.fast_rollouts:,} in {cost.fast_phases} phases"),
+        (
+            "fast rollouts",
+            f"at most {cost.fast_rollouts:,} in {counted(cost.fast_phases, 'phase')}",
+        ),
         ("evaluation rollouts", looks),
         ("all rollouts", f"at most {total:,}"),
         ("generated tokens", f"at most {cost.tokens:,}"),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.counting import counted
 from fst_core.interleave import plan, remaining, run_phase
 from fst_core.journal import Event
 from fst_core.progress import watched
@@ -139,7 +140,7 @@ def execute(
             say(f"removed the earlier run in {folder}")
         if session.next_phase:
             left = len(plan(config)) - session.next_phase
-            say(f"resuming {folder} after step {session.step_done}; {left} phases are left")
+            say(f"resuming {folder} after step {session.step_done}; {counted(left, 'phase')} left")
         with watched(config, session.next_phase, console) as watcher:
             sinks += [watcher.see, *([tracker.see] if tracker else [])]
             for phase in remaining(session):

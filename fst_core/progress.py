@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fst_core.config import RunConfig
+from fst_core.counting import counted
 from fst_core.interleave import EvaluatePhase, FastPhase, Phase, SlowPhase, plan
 from fst_core.journal import Event
 from fst_core.lineage import mean_score
@@ -36,7 +37,8 @@ def phase_name(phase: Phase) -> str:
         case FastPhase(cycle, _, _):
             return f"cycle {cycle}: evolving contexts"
         case SlowPhase(cycle, start, stop):
-            return f"cycle {cycle}: slow steps {start + 1} to {stop}"
+            steps = f"steps {start + 1} to {stop}" if stop > start + 1 else f"step {stop}"
+            return f"cycle {cycle}: slow {steps}"
         case EvaluatePhase(_, start):
             return f"evaluation at step {start}"
 
@@ -142,21 +144,38 @@ def fast_line(event: Mapping[str, Any]) -> str:
     best = mean_score(scores[0]) if scores else None
     found = f", best context {best:.3f} on its anchors" if best is not None else ""
     return (
-        f"fast phase {event['cycle']}: {evolution['metric_calls']} rollouts in "
-        f"{evolution['generate_calls']} generate calls, "
-        f"{evolution['accepted']} of {evolution['proposals']} proposals accepted{found} "
+        f"fast phase {event['cycle']}: {counted(evolution['metric_calls'], 'rollout')} in "
+        f"{counted(evolution['generate_calls'], 'generate call')}, "
+        f"{evolution['accepted']} of {counted(evolution['proposals'], 'proposal')} accepted{found} "
         f"({event['seconds']:.1f} s)"
     )
 
 
+def plan_line(phases: list[Phase]) -> str:
+    """What a run consists of, in numbers."""
+    done = units(phases)
+    return (
+        f"plan: {counted(len({phase.cycle for phase in phases}), 'cycle')} in "
+        f"{counted(len(phases), 'phase')}: {counted(done['fast'], 'fast phase')}, "
+        f"{counted(done['slow'], 'slow step')}, {counted(done['evaluation'], 'evaluation')}"
+    )
+
+
 def evaluation_line(event: Mapping[str, Any]) -> str:
-    """What an evaluation measured."""
+    """What an evaluation measured; of several tasks, in brackets the reward on each."""
     metrics = event["metrics"]
     drift = f", KL {metrics['evaluation/kl']:.4f}" if "evaluation/kl" in metrics else ""
     return (
         f"evaluation at step {event['step']}, {event['context']} context: "
-        f"reward {metrics['evaluation/reward']:.3f}{drift}"
+        f"reward {metrics['evaluation/reward']:.3f}{task_rewards(event)}{drift}"
     )
+
+
+def task_rewards(event: Mapping[str, Any]) -> str:
+    """The reward of an evaluation on each task, " (sums 0.500, letters 0.250)"; "" of one task."""
+    tasks: Mapping[str, Mapping[str, float]] = event.get("tasks", {})
+    told = [f"{task} {found['evaluation/reward']:.3f}" for task, found in tasks.items()]
+    return f" ({', '.join(told)})" if told else ""
 
 
 class Lines:

@@ -21,9 +21,12 @@ from typing import Any, BinaryIO
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
+from fst_core.launch import STUDIED
+from fst_core.provenance import config_hash
 from fst_core.run_folder import EARLIER, REMOVED, RunBusy, no_run, put_back
 
 LOG = "log.txt"
+JOURNAL = "journal.jsonl"
 PARENT = "FST_PARENT_PID"
 """Variable that tells a run's process which study started it."""
 PR_SET_PDEATHSIG = 1
@@ -115,7 +118,7 @@ def _tracked(action: Callable[[Any], object], say: Callable[[str], None]) -> Non
 
 def is_run_folder(folder: Path) -> bool:
     """Whether a folder holds a run, begun or finished."""
-    return any((folder / name).is_file() for name in ("journal.jsonl", "config.json"))
+    return any((folder / name).is_file() for name in (JOURNAL, "config.json"))
 
 
 def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None) -> list[Path]:
@@ -158,6 +161,57 @@ def _runs_at(path: Path) -> tuple[list[Path], list[Path]]:
             put_back(folder)
     runs = [folder for folder in looked if is_run_folder(folder)]
     return runs, [p for p in looked if p not in runs and (p / EARLIER).is_dir()]
+
+
+def reported_beside(
+    path: str | Path, overrides: Iterable[str], planned: Sequence[RunConfig], runs_root: Path
+) -> tuple[list[Path], list[Path]]:
+    """Runs of the planned ones' study that are on disk already, and not planned now.
+
+    Returns:
+        Those that a report on the planned runs covers as well; and those it must leave out, seeds
+        of planned arms made with other settings: one mean over both would be of no arm at all.
+    """
+    folder = report_folder(runs_root, planned[0])
+    mine = {run_folder(runs_root, run) for run in planned}
+    found = [run for run in _runs_at(folder)[0] if run not in mine] if folder.is_dir() else []
+    chosen, arms = list(overrides), {run.arm for run in planned}
+    beside: list[Path] = []
+    other: list[Path] = []
+    for run in found:
+        config = _config_of(run)
+        if config.get("name") == planned[0].name and (run / JOURNAL).is_file():
+            same = config["arm"] not in arms or _as_planned(path, chosen, config)
+            (beside if same else other).append(run)
+    return beside, other
+
+
+def notes_beside(beside: Sequence[Path], other: Sequence[Path]) -> list[str]:
+    """Sentences on what `reported_beside` found."""
+    told = {
+        "the report covers these runs of the study, too": beside,
+        "made with other settings than now, and left out of the report": other,
+    }
+    return [f"{why}: {', '.join(run.name for run in runs)}" for why, runs in told.items() if runs]
+
+
+def _config_of(run: Path) -> dict[str, Any]:
+    """A run's config; empty where it is absent, damaged or of no arm and seed."""
+    try:
+        config = json.loads((run / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(config, dict) and {"name", "arm", "seed"} <= config.keys()
+    return config if whole else {}
+
+
+def _as_planned(path: str | Path, overrides: Sequence[str], config: Mapping[str, Any]) -> bool:
+    """Whether a run's config is what the study's file and overrides make of its arm and seed."""
+    try:
+        now, _ = load_config(path, config["arm"], [*overrides, f"seed={config['seed']}"])
+    except ConfigError:
+        return False
+    return config_hash(dict(config)) == config_hash(now.model_dump(mode="json"))
 
 
 def run_study(
@@ -303,7 +357,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **environment, PARENT: str(os.getpid())},
+        env={**os.environ, **environment, PARENT: str(os.getpid()), STUDIED: "1"},
         start_new_session=True,
     )
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from fst_core.counting import counted
 from fst_core.journal import Event, effective, read_events
-from fst_core.progress import clock
+from fst_core.progress import clock, task_rewards
 
 
 def summary_rows(folder: Path) -> list[tuple[str, str]]:
@@ -30,24 +30,24 @@ def _rewards(looks: list[Event], label: str) -> list[tuple[str, str]]:
     mine = [event for event in looks if event["context"] == label]
     if not mine:
         return []
-    first, last = (_measured(event["metrics"]) for event in (mine[0], mine[-1]))
+    first, last = (_measured(event) for event in (mine[0], mine[-1]))
     name = f"reward under the {label} context"
     if len(mine) == 1:
         return [(name, last)]
     return [(name, f"{last} at step {mine[-1]['step']}; {first} at step {mine[0]['step']}")]
 
 
-def _measured(metrics: Mapping[str, Any]) -> str:
-    drift = metrics.get("evaluation/kl")
+def _measured(event: Event) -> str:
+    drift = event["metrics"].get("evaluation/kl")
     kl = "" if drift is None else f" (KL {drift:.4f})"
-    return f"{metrics['evaluation/reward']:.3f}{kl}"
+    return f"{event['metrics']['evaluation/reward']:.3f}{task_rewards(event)}{kl}"
 
 
 def _use(ledger: Mapping[str, int]) -> list[tuple[str, str]]:
     return [
         (
             f"{loop} rollouts",
-            f"{ledger[f'{loop}_rollouts']:,} ({ledger[f'{loop}_tokens']:,} tokens)",
+            f"{ledger[f'{loop}_rollouts']:,} ({counted(ledger[f'{loop}_tokens'], 'token')})",
         )
         for loop in ("slow", "fast", "evaluation")
     ]

@@ -4,6 +4,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,15 +64,33 @@ def test_dry_run_prints_config_plan_and_cost_and_writes_nothing(tmp_path: Path) 
     config = write_config(tmp_path)
     answer = call("run", config, "--dry-run", "--seed", 7, "--runs", tmp_path / "runs")
     assert answer.code == 0
-    assert json.loads(answer.out)["seed"] == 7
-    assert "2 fast phases, 2 slow steps, 3 evaluations" in answer.err
-    assert "slow rollouts: 32" in answer.err
+    config_told, end = json.JSONDecoder().raw_decode(answer.out)
+    assert config_told["seed"] == 7 and answer.err == ""
+    plan, cost = answer.out.find("2 fast phases, 2 slow steps, 3 eval"), answer.out.find("cost of")
+    assert end < plan < cost
+    assert "slow rollouts: 32" in answer.out
     assert not (tmp_path / "runs").exists()
 
 
 def test_dry_run_warns_of_a_budget_that_buys_no_search(tmp_path: Path) -> None:
     answer = call("run", write_config(tmp_path), "--dry-run", "--set", "fast.metric_calls=8")
-    assert "does not pay for one search step" in answer.err
+    assert "does not pay for one search step" in answer.out
+
+
+HELP = [
+    *(["run"], ["compare"], ["report"], ["contexts"], ["sync"], ["doctor"], ["bench"], ["methods"]),
+    *(["settings"], ["archive"], ["restore"], ["data"], ["data", "build"], ["data", "check"]),
+    *(["data", "manifest"], []),
+]
+
+
+@pytest.mark.parametrize("command", HELP, ids=" ".join)
+def test_help_shows_no_type_of_options_that_take_no_value_or_have_a_name(command: list) -> None:
+    answer = call(*command, "--help")
+    assert answer.code == 0 and "--help" in answer.out
+    assert "<bool>" not in answer.out
+    options = [line for line in answer.out.splitlines() if "--" in line]
+    assert not [line for line in options if re.search(r"<(int|str|list|path)", line)]
 
 
 BAD_INPUT: list[tuple[list[str], int, str]] = [

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fst_core.catalogue import TABLES, catalogue, markdown, settings_in
 from fst_core.cli import app
+from fst_core.cli_methods import reflowed
 from fst_core.config import load_config
 from fst_core.config.model import ConfigError
 from fst_core.cost import estimate
@@ -82,6 +83,24 @@ def test_one_method_is_shown_in_full():
     assert "TrueSkill" in shown
     assert "crossover_prob" in shown
     assert "0.2" in shown
+
+
+@pytest.mark.parametrize("name", sorted({entry.name for entry in catalogue()}))
+def test_a_method_stays_within_the_terminal(name: str):
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["methods", name]).output
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "told"),
+    [
+        ("one\ntwo three\nfour", "one two three four"),
+        ("- one\n- two", "- one\n- two"),
+        ("A list:\n    one\n    two", "A list:\n    one\n    two"),
+    ],
+)
+def test_the_terminal_breaks_the_lines_of_a_paragraph_and_no_list(paragraph: str, told: str):
+    assert reflowed(paragraph) == told
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():

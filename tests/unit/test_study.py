@@ -11,10 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from fst_core.config import load_config
 from fst_core.config.model import ConfigError
 from fst_core.journal import read_events
 from fst_core.run_folder import lock
-from fst_core.study import LOG, PARENT, Outcome, expand, failures, find_runs, run_study, stop_all
+from fst_core.study import (
+    LOG,
+    PARENT,
+    Outcome,
+    expand,
+    failures,
+    find_runs,
+    reported_beside,
+    run_study,
+    stop_all,
+)
 from tests.unit.commands import call, finished, write_config
 
 
@@ -144,7 +155,7 @@ def test_a_stopped_study_leaves_its_runs_resumable(tmp_path: Path) -> None:
     kinds = [event["kind"] for event in read_events(folder / "journal.jsonl")]
     assert "slow" in kinds
     assert "end" not in kinds
-    pid = int((folder / "lock").read_text())
+    pid = int((folder / "lock").read_text().split()[0])
     assert not Path(f"/proc/{pid}").exists()
     assert json.loads((folder / "config.json").read_text())["loop"]["steps"] == 400
 
@@ -210,7 +221,7 @@ def test_the_runs_of_a_killed_study_end_and_can_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fst_core.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as study:
         eventually(lambda: (folder / LOG).is_file() and "step " in (folder / LOG).read_text())
-        child = int((folder / "lock").read_text())
+        child = int((folder / "lock").read_text().split()[0])
         assert alive(child)
         study.kill()
     eventually(lambda: not alive(child))
@@ -234,3 +245,48 @@ def test_a_failed_run_is_told_in_one_sentence(tmp_path: Path) -> None:
         f"rl-s0 failed (ended by SIGKILL); its log is {tmp_path / LOG}"
     ]
     stop_all([])
+
+
+@pytest.mark.parametrize("words", [["--arms", "base"], ["--seeds", "0"]])
+def test_a_part_of_a_study_is_reported_with_the_runs_that_are_there(
+    words: list[str], tmp_path: Path
+) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    shutil.copytree(finished()[1], runs / "tiny" / "fst-s0")
+    answer = call("compare", config, *words, "--runs", runs, "--no-track")
+    assert answer.code == 0
+    assert "the report covers these runs of the study, too: fst-s0" in answer.err
+    summary = json.loads((runs / "tiny" / "summary.json").read_text())
+    assert [run["run"] for run in summary["runs"]] == ["base-s0", "fst-s0"]
+
+
+def test_other_seeds_of_a_planned_arm_are_reported_if_their_settings_are_the_same(
+    tmp_path: Path,
+) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    study = runs / "tiny"
+    for seed, changes in ((1, []), (2, ["loop.steps=3"]), (3, ["name=other"])):
+        made, _ = load_config(config, "fst", [*changes, f"seed={seed}"])
+        folder = study / f"fst-s{seed}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(made.model_dump(mode="json")))
+        (folder / "journal.jsonl").write_text("")
+    planned, _ = expand(config, arms=["fst"], seeds=[0])
+    beside, other = reported_beside(config, [], planned, runs)
+    assert [run.name for run in beside] == ["fst-s1"]
+    assert [run.name for run in other] == ["fst-s2"]
+    elsewhere, _ = expand(config, arms=["rl"], seeds=[0])
+    beside, other = reported_beside(config, [], elsewhere, runs)
+    assert [run.name for run in beside] == ["fst-s1", "fst-s2"] and not other
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", "{}", "no JSON"])
+def test_a_folder_without_a_whole_config_is_not_reported_beside(
+    damaged: str, tmp_path: Path
+) -> None:
+    config, folder = write_config(tmp_path), tmp_path / "runs" / "tiny" / "rl-s9"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(damaged)
+    (folder / "journal.jsonl").write_text("")
+    planned, _ = expand(config)
+    assert reported_beside(config, [], planned, tmp_path / "runs") == ([], [])

@@ -115,10 +115,15 @@ def run(
 
 
 def _tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:
-    """Notes on settings that arms or overrides reset."""
-    from fst_core.dropped import dropped_notes
+    """Notes on settings that arms or overrides reset, each once."""
+    from fst_core.dropped import dropped_settings
 
-    for note in dropped_notes(config, planned):
+    try:
+        written, _ = load_config(config)
+    except ConfigError:  # a file that only its arms complete
+        return
+    notes = [f"{one.arm}: {note}" for one in planned for note in dropped_settings(written, one)]
+    for note in dict.fromkeys(notes):
         say(f"note: {note}")
 
 

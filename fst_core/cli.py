@@ -183,6 +183,7 @@ def compare(
     from fst_core.study import (
         expand,
         failures,
+        in_study_order,
         notes_beside,
         report_folder,
         reported_beside,
@@ -193,7 +194,7 @@ def compare(
 
     chosen = _assignments(changes, data)
     names, numbers = _split(arms), _whole_numbers(_split(seeds))
-    planned, _ = expand(config, chosen, names, numbers)
+    planned, study = expand(config, chosen, names, numbers)
     for one in planned:
         preflight(one)
     _tell_dropped(config, planned)
@@ -208,7 +209,7 @@ def compare(
         beside, other = reported_beside(config, chosen, planned, runs)
         for note in notes_beside(beside, other):
             say(f"note: {note}")
-        _report(_read([*begun, *beside]), target)
+        _report(_read(in_study_order([*begun, *beside], study.arms)), target)
         if not no_track:
             track_report(target, planned[0].name, say)
     for sentence in failed:

@@ -186,6 +186,15 @@ def reported_beside(
     return beside, other
 
 
+def in_study_order(folders: Iterable[Path], arms: Sequence[str]) -> list[Path]:
+    """Run folders, each once, by the place of their arm in the study; others after those."""
+    places = {arm: place for place, arm in enumerate(arms)}
+    return sorted(
+        dict.fromkeys(folders),
+        key=lambda run: places.get(run.name.rpartition("-s")[0], len(places)),
+    )
+
+
 def notes_beside(beside: Sequence[Path], other: Sequence[Path]) -> list[str]:
     """Sentences on what `reported_beside` found."""
     told = {

@@ -22,6 +22,7 @@ from fst_core.study import (
     expand,
     failures,
     find_runs,
+    in_study_order,
     reported_beside,
     run_study,
     stop_all,
@@ -290,3 +291,9 @@ def test_a_folder_without_a_whole_config_is_not_reported_beside(
     (folder / "journal.jsonl").write_text("")
     planned, _ = expand(config)
     assert reported_beside(config, [], planned, tmp_path / "runs") == ([], [])
+
+
+def test_runs_stand_in_the_order_of_the_studys_arms_each_once(tmp_path: Path) -> None:
+    names = ["rl-s0", "new-arm-s0", "base-s1", "rl-s0", "rl-s1"]
+    ordered = in_study_order([tmp_path / name for name in names], ["base", "rl"])
+    assert [run.name for run in ordered] == ["base-s1", "rl-s0", "rl-s1", "new-arm-s0"]

@@ -18,7 +18,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefect import flow, tags
+from prefect import flow, get_run_logger, tags
 from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -46,6 +46,7 @@ from fst_core.addresses import without_password
 from fst_core.cli_options import say
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.dropped import dropped_notes
 from fst_core.offline import replaced
 from fst_core.preflight import preflight
 from fst_core.study import expand, notes_beside, reported_beside, run_folder
@@ -146,6 +147,8 @@ def run_and_report(
     watch, name = Stopwatch(), planned[0].name
     root = Path(order.runs)
     tag_with_place(root / name)
+    for note in dropped_notes(order.config_path, planned):
+        get_run_logger().warning("note: %s", note)
     if order.track:
         with watch.time("MLflow"):  # its first use creates the tables: once, before the fan-out
             prepare_store(name)

@@ -30,6 +30,7 @@ from flows.parameters import (
 )
 from flows.server import prefect_server
 from fst_core.config import RunConfig, load_config
+from fst_core.dropped import dropped_notes
 from fst_core.interleave import FastPhase, remaining
 from fst_core.launch import refuse_processes
 from fst_core.offline import holds_finished
@@ -76,6 +77,8 @@ def train(
         config, _ = load_config(config_path, arm, [*changes, f"seed={seed}"])
         spread = spread_over(processes, sharded, config, Order(config_path, changes, runs, track))
         starts_inside_project([config], runs)
+        for note in dropped_notes(config_path, [config]):
+            get_run_logger().warning("note: %s", note)
         folder = run_folder(root, config)
         tag_with_place(folder.parent)
         attempt = current_attempt()

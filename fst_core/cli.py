@@ -115,15 +115,10 @@ def run(
 
 
 def _tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:
-    """Notes on settings that arms or overrides reset, each once."""
-    from fst_core.dropped import dropped_settings
+    """Notes on settings that arms or overrides reset."""
+    from fst_core.dropped import dropped_notes
 
-    try:
-        written, _ = load_config(config)
-    except ConfigError:  # a file that only its arms complete
-        return
-    notes = [f"{one.arm}: {note}" for one in planned for note in dropped_settings(written, one)]
-    for note in dict.fromkeys(notes):
+    for note in dropped_notes(config, planned):
         say(f"note: {note}")
 
 

@@ -1,4 +1,4 @@
-"""What torchrun or accelerate launch says of a process, read from the environment without torch."""
+"""What whoever launched a process says of it, read from the environment without torch."""
 
 import functools
 import os
@@ -10,6 +10,8 @@ from fst_core.config.model import ConfigError
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What a process of several cannot do without, beside WORLD_SIZE."""
+STUDIED = "FST_STUDIED"
+"""Variable that a study sets for the processes of its runs: it has told what holds for all."""
 LAST_PORT = 65535
 REMEDY = "start with torchrun or accelerate launch, or unset WORLD_SIZE for one process"
 

@@ -44,7 +44,7 @@ STANDALONE_STYLE = (
 WIDE, HALF = 9.2, 5.6
 """Widths of figures (inches): about those of the page and of half of it, so that text keeps its
 size there."""
-LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES, LEGEND_LINE_INCHES = 0.65, 0.085, 0.2
+LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES, LEGEND_LINE_INCHES = 0.6, 0.085, 0.2
 CURVE_AXES = {
     "step": "slow steps",
     "rollouts": "training rollouts (slow + fast)",

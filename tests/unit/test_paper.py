@@ -77,7 +77,7 @@ def test_a_dry_run_tells_what_is_absent_and_a_run_refuses(
     notes = [line for line in answer.err.splitlines() if line.startswith("note: not here yet:")]
     published = file.stem in ("hover", "math", "physics", "continual")
     assert any("no such file" in note for note in notes) == published
-    assert "GPU-hours, all" in answer.err and "memory, together" in answer.err
+    assert "GPU-hours, all" in answer.out and "memory, together" in answer.out
     if published:
         words = ["run", file, "--arm", "fst", "--no-track", "--set", "policy.engine=auto"]
         refused = call(*words)

@@ -130,9 +130,7 @@ def launched(
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
     with tempfile.TemporaryDirectory(prefix="fst-") as place, socket.socket(socket.AF_UNIX) as door:
-        door.bind(address := f"{place}/socket")
-        door.listen(1)
-        door.settimeout(POLL_SECONDS)
+        address = _bound(door, Path(place))
         with log.open("ab") as output:
             begin = output.tell()
             command = _command([address, *words], processes, sharded)
@@ -148,6 +146,21 @@ def launched(
             raise RemoteFailed(f"{config.id}: {told} (its log is {log})", kinds) from error
         finally:
             end_processes([process])
+
+
+def _bound(door: socket.socket, place: Path) -> str:
+    """The address of a socket in a folder, at which somebody may now call."""
+    address = str(place / "socket")
+    try:
+        door.bind(address)
+    except OSError as error:  # "AF_UNIX path too long" has no number
+        raise RemoteFailed(
+            f"{place} cannot hold a socket ({error.strerror or error}); set TMPDIR to another, "
+            "short folder"
+        ) from error
+    door.listen(1)
+    door.settimeout(POLL_SECONDS)
+    return address
 
 
 def _command(words: Sequence[str], processes: int, sharded: bool) -> list[str]:

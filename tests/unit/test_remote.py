@@ -162,6 +162,20 @@ def test_processes_that_end_before_they_answer(
     assert str(folder / "log.txt") in str(caught.value)
 
 
+def test_a_temporary_folder_that_no_socket_fits_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    refused = pytest.raises(
+        RemoteFailed, match="cannot hold a socket.*set TMPDIR to another, short"
+    )
+    with refused, launched(tiny_config(), tmp_path / "study/run", [], 2):
+        raise AssertionError("nobody answers")
+    assert list(deep.iterdir()) == []
+
+
 def test_a_config_that_cannot_be_read_ends_in_its_sentence(tmp_path: Path) -> None:
     """The real launch, of processes that refuse what they are told."""
     config, _ = load_config(SMOKE, "fst", ["seed=0"])

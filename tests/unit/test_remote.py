@@ -169,7 +169,7 @@ def test_a_temporary_folder_that_no_socket_fits_into(
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     refused = pytest.raises(
-        RemoteFailed, match="cannot hold a socket.*set TMPDIR to another, short"
+        RemoteFailed, match=r"cannot hold a socket.*set TMPDIR to another, short"
     )
     with refused, launched(tiny_config(), tmp_path / "study/run", [], 2):
         raise AssertionError("nobody answers")

@@ -21,7 +21,7 @@ from fst_core.config import RunConfig, load_config
 from fst_core.failures import sentence_for
 from fst_core.quiet import settle_environment, settle_for
 from fst_core.records import to_json
-from fst_core.study import run_folder
+from fst_core.study import end_with_parent, run_folder
 
 if TYPE_CHECKING:
     from fst_core.ranks import Ranks
@@ -70,6 +70,7 @@ def whole_state(session: "Session") -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """One process of the launch."""
     settle_environment()
+    end_with_parent(signal.SIGKILL)  # a process that waits for the others hears nothing less
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped run closes its files
     parser = argparse.ArgumentParser(prog="python -m fst_core.driven")
     parser.add_argument("socket")

@@ -1,16 +1,19 @@
-"""`accelerate launch`, ending when the process that started it does.
+"""`accelerate launch`, ending when the process that started it does, and its own ones with it.
 
 python -m fst_core.launcher --config_file FILE --num_processes N -m MODULE ...
 """
 
+import os
+
 from fst_core.quiet import settle_environment
-from fst_core.study import end_with_parent
+from fst_core.study import PARENT, end_with_parent
 
 
 def main() -> None:
     """Launch what the command line says."""
     settle_environment()
     end_with_parent()
+    os.environ[PARENT] = str(os.getpid())
     from accelerate.commands.launch import main as launch  # noqa: PLC0415  (torch)
 
     launch()

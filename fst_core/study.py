@@ -371,12 +371,12 @@ def spawn(
     )
 
 
-def end_with_parent() -> None:
-    """Have Linux end this process, as Ctrl-C would, when the study that started it is gone."""
+def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
+    """Have Linux end this process, by default as Ctrl-C would, when who started it is gone."""
     parent = os.environ.pop(PARENT, None)
     if parent is None or sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
     if os.getppid() != int(parent):  # it was gone before
         sys.exit(f"the study that started this run (pid {parent}) is gone")
 

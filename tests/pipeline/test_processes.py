@@ -17,9 +17,10 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 from flows.train import train
 from fst_core.checkpoint import list_checkpoints
+from fst_core.config import load_config
 from fst_core.config.model import ConfigError
 from fst_core.journal import comparable, effective, read_events
-from fst_core.remote import RemoteFailed
+from fst_core.remote import RemoteFailed, launched
 from fst_core.run_folder import ended, lock
 from tasks.tries import Refused
 
@@ -164,6 +165,32 @@ def test_no_process_outlives_its_flow(
     folder = run_of(tmp_path, 44)
     lock(folder).close()
     assert list_checkpoints(folder / "checkpoints") and not ended(folder)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("begun", [False, True], ids=["at the start", "in a step"])
+def test_no_process_outlives_its_launcher(tmp_path: Path, begun: bool) -> None:
+    """At the start they wait for each other at the launcher's door."""
+    words = [SMOKE, "--arm", "fst", "--seed", "46", "--runs", str(tmp_path)]
+    config, _ = load_config(SMOKE, "fst", ["seed=46"])
+
+    def kill_launcher() -> None:
+        wait_until(lambda: len(ranks(tmp_path)) == 2, "two processes")
+        if begun:
+            wait_until(lambda: steps(run_of(tmp_path, 46)) > 0, "a step")
+        launcher = ranks(tmp_path)[0].parent()
+        assert launcher is not None
+        launcher.kill()
+
+    killer = threading.Thread(target=kill_launcher)
+    killer.start()
+    failing = pytest.raises(RemoteFailed, match=r"fst-s46: .*its log is .*log\.txt")
+    with failing, launched(config, run_of(tmp_path, 46), words, 2) as session:
+        while True:
+            session.step()
+    killer.join()
+    wait_until(lambda: not ranks(tmp_path), "its processes end", 60)
+    lock(run_of(tmp_path, 46)).close()
 
 
 def test_processes_that_a_run_cannot_have_are_refused_before_any_begins(

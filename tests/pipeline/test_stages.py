@@ -18,8 +18,18 @@ DEMO, ABLATION = "configs/tiny/demo.toml", "configs/tiny/ablation.toml"
 
 SHOWN = (
     *("__init__", "addresses", "cli", "cli_data", "cli_methods", "cli_options", "cli_store"),
-    *("dropped", "estimators/__init__", "failures", "launch", "lineage", "offline", "preflight"),
-    *("progress", "provenance", "quiet", "storage", "study", "summary", "tracked"),
+    *("counting", "dropped", "estimators/__init__", "failures", "home", "launch", "lineage"),
+    *(
+        "offline",
+        "preflight",
+        "progress",
+        "provenance",
+        "quiet",
+        "storage",
+        "study",
+        "summary",
+        "tracked",
+    ),
 )
 """Code of a run that starts, shows, refuses or sends it, and changes no number of it."""
 

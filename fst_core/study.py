@@ -210,7 +210,10 @@ def _config_of(run: Path) -> dict[str, Any]:
         config = json.loads((run / "config.json").read_text())
     except (OSError, ValueError):
         return {}
-    whole = isinstance(config, dict) and {"name", "arm", "seed"} <= config.keys()
+    kinds = {"name": str, "arm": str, "seed": int}
+    whole = isinstance(config, dict) and all(
+        isinstance(config.get(key), kind) for key, kind in kinds.items()
+    )
     return config if whole else {}
 
 
@@ -360,7 +363,7 @@ def spawn(
         fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         folder = Path(os.fsdecode(output.name)).parent
-        raise RunBusy(f"another study runs {folder}; wait for it or stop it") from error
+        raise RunBusy(f"another study, or flow, runs {folder}; wait for it or stop it") from error
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

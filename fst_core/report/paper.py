@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fst_core.counting import counted
-from fst_core.report.arms import counted_runs
+from fst_core.report.arms import counted_runs, learning_runs
 from fst_core.report.asymptote import fits_by_step
 from fst_core.report.divergence import kl_column, kl_saved, saved_numbers
 from fst_core.report.efficiency import mean_curve_costs, no_target, times_less
@@ -37,7 +37,7 @@ class Reported:
 
 def section(study: Study) -> Section | None:
     """The paper's figures and the study's; None where no arm can be set beside rl's."""
-    arms = counted_runs(study)
+    arms = learning_runs(study)  # an arm that learns nothing has none of these figures
     arm = preferred_challenger([name for name in arms if name != BASELINE])
     if arm is None or BASELINE not in arms:
         return None

@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,17 @@ def test_diff_marks_lines() -> None:
 )
 def test_number_text(value: float | None, digits: int, text: str) -> None:
     assert number_text(value, digits) == text
+
+
+ARMS = ("base", "gepa", "rl", "fst")
+CHOICES = [(arm,) for arm in ARMS] + list(combinations(ARMS, 2))
+
+
+@pytest.mark.parametrize("arms", CHOICES, ids="-".join)
+def test_every_choice_of_arms_has_a_report(tmp_path: Path, arms: tuple[str, ...]) -> None:
+    report = make_report(synthetic_study(tmp_path / "runs", arms, [0]), tmp_path / "out")
+    assert set(report.summary["arms"]) == set(arms)
+    assert all(arm in page_of(report) for arm in arms)
 
 
 def test_an_arm_that_learns_nothing_is_compared_with_nothing(study) -> None:

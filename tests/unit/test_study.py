@@ -195,7 +195,9 @@ def test_a_second_study_on_one_folder_names_the_first_as_the_reason(tmp_path: Pa
         answer = call("compare", config, "--runs", runs, "--no-track")
         first.kill()
     assert answer.code == 1
-    assert f"error: base-s0 failed (another study runs {folder}; wait for it" in answer.err
+    assert (
+        f"error: base-s0 failed (another study, or flow, runs {folder}; wait for it" in answer.err
+    )
     assert log.read_text() == "step 1/2 of the first study\n"
 
 
@@ -281,7 +283,9 @@ def test_other_seeds_of_a_planned_arm_are_reported_if_their_settings_are_the_sam
     assert [run.name for run in beside] == ["fst-s1", "fst-s2"] and not other
 
 
-@pytest.mark.parametrize("damaged", ["", "[]", "{}", "no JSON"])
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", "{}", "no JSON", '{"name": "smoke", "arm": ["rl"], "seed": 0}']
+)
 def test_a_folder_without_a_whole_config_is_not_reported_beside(
     damaged: str, tmp_path: Path
 ) -> None:

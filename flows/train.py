@@ -34,8 +34,9 @@ from fst_core.dropped import dropped_notes
 from fst_core.interleave import FastPhase, remaining
 from fst_core.launch import refuse_processes
 from fst_core.offline import holds_finished
+from fst_core.processes import end_with_parent
 from fst_core.run_folder import forget_earlier
-from fst_core.study import end_with_parent, run_folder
+from fst_core.study import run_folder
 from tasks.alive import Attempt, current_attempt, outlive_reader
 from tasks.archive import fetch, keep
 from tasks.cards import cards_for

@@ -8,10 +8,9 @@ import os
 import shlex
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,9 +25,9 @@ from fst_core.config import RunConfig, load_config
 from fst_core.config.model import ConfigError
 from fst_core.counting import counted
 from fst_core.failures import sentence_for
-from fst_core.launch import launch, refuse_processes, speaks
+from fst_core.launch import launch, refuse_processes, speaks, wait_to_be_ended
+from fst_core.processes import end_with_parent
 from fst_core.quiet import settle_environment, settle_for
-from fst_core.study import end_with_parent
 
 if TYPE_CHECKING:
     from fst_core.offline import Tracker
@@ -55,10 +54,6 @@ DataFolder = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run by a new one.")]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Keep out of MLflow.")]
-
-
-SILENT_SECONDS = 10.0
-"""Longest wait of a process that stays silent for the launcher to end it."""
 
 
 @app.callback()
@@ -466,17 +461,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif speaks():
             say(f"error: {sentence}")
         else:
-            _wait_to_be_ended()
+            wait_to_be_ended()
         sys.exit(1)
-
-
-def _wait_to_be_ended() -> None:
-    """Leave the first process of a launch the time to tell what all have found.
-
-    The launcher ends every process as soon as one has failed.
-    """
-    with suppress(KeyboardInterrupt):
-        time.sleep(SILENT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import functools
 import os
 import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fst_core.config import NoSlow, RunConfig
@@ -12,6 +14,8 @@ NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What a process of several cannot do without, beside WORLD_SIZE."""
 STUDIED = "FST_STUDIED"
 """Variable that a study sets for the processes of its runs: it has told what holds for all."""
+SILENT_SECONDS = 10.0
+"""Longest wait of a process that stays silent for the launcher to end it."""
 LAST_PORT = 65535
 REMEDY = "start with torchrun or accelerate launch, or unset WORLD_SIZE for one process"
 
@@ -64,6 +68,15 @@ def speaks() -> bool:
         return launch().local_rank == 0
     except ConfigError:
         return True
+
+
+def wait_to_be_ended() -> None:
+    """Leave the first process of a launch the time to tell what all have found.
+
+    The launcher ends every process as soon as one has failed.
+    """
+    with suppress(KeyboardInterrupt):
+        time.sleep(SILENT_SECONDS)
 
 
 def refuse_processes(config: RunConfig, size: int) -> None:

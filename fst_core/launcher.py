@@ -5,8 +5,8 @@ python -m fst_core.launcher --config_file FILE --num_processes N -m MODULE ...
 
 import os
 
+from fst_core.processes import PARENT, end_with_parent
 from fst_core.quiet import settle_environment
-from fst_core.study import PARENT, end_with_parent
 
 
 def main() -> None:

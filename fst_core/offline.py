@@ -14,6 +14,7 @@ from fst_core.config.model import ConfigError
 from fst_core.counting import counted
 from fst_core.interleave import plan, remaining, run_phase
 from fst_core.journal import Event
+from fst_core.processes import LOG
 from fst_core.progress import watched
 from fst_core.provenance import config_hash
 from fst_core.run_folder import (
@@ -29,7 +30,6 @@ from fst_core.run_folder import (
     set_aside,
     settle,
 )
-from fst_core.study import LOG
 
 if TYPE_CHECKING:
     from fst_core.ranks import Ranks

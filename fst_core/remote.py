@@ -20,12 +20,13 @@ from typing import Any
 from fst_core.channel import Channel
 from fst_core.config import RunConfig
 from fst_core.interleave import Runner
+from fst_core.processes import GRACE_SECONDS, LOG, end_processes, spawn, why_ended
 from fst_core.records import Population, population_from_json
-from fst_core.study import GRACE_SECONDS, LOG, end_processes, spawn
 
 LAUNCHERS = Path(__file__).parents[1] / "infra" / "accelerate"
 POLL_SECONDS = 0.5
 LOG_LINES = 12
+"""Lines told of processes that ended without a sentence."""
 
 
 class RemoteFailed(RuntimeError):
@@ -129,20 +130,22 @@ def launched(
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
-    with tempfile.TemporaryDirectory(prefix="fst-") as place, socket.socket(socket.AF_UNIX) as door:
-        address = _bound(door, Path(place))
+    place = tempfile.TemporaryDirectory(prefix="fst-")
+    with place, socket.socket(socket.AF_UNIX) as door:
+        address = _bound(door, Path(place.name))
         with log.open("ab") as output:
             begin = output.tell()
             command = _command([address, *words], processes, sharded)
             process = spawn(command, output, {"OMP_NUM_THREADS": str(config.threads)})
         try:
             with Channel(_answered(door, process)) as channel:
+                place.cleanup()  # now, since nobody would if this process were killed
                 yield RemoteSession(config, folder, channel)
             process.wait(GRACE_SECONDS)
         except (RemoteFailed, subprocess.TimeoutExpired) as error:
             end_processes([process])
             kinds = getattr(error, "kinds", ())
-            told = str(error) if kinds else _told(log, begin) or str(error)
+            told = str(error) if kinds else why_ended(log, begin, LOG_LINES) or str(error)
             raise RemoteFailed(f"{config.id}: {told} (its log is {log})", kinds) from error
         finally:
             end_processes([process])
@@ -179,12 +182,3 @@ def _answered(door: socket.socket, process: "subprocess.Popen[bytes]") -> socket
         line.setblocking(True)
         return line
     raise RemoteFailed(f"its processes ended with status {process.returncode}")
-
-
-def _told(log: Path, begin: int) -> str:
-    """What the processes said at their end: their sentence, else the last lines."""
-    with log.open("rb") as file:
-        file.seek(begin)
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    told = [line for line in lines if line.startswith("error: ")]
-    return told[-1].removeprefix("error: ") if told else "\n".join(lines[-LOG_LINES:])

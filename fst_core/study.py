@@ -4,11 +4,8 @@ A run's output goes to log.txt in its folder. A run that fails stops no other; o
 interrupted goes on at its last checkpoint when the study is started again.
 """
 
-import ctypes
-import fcntl
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,22 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
-from fst_core.launch import STUDIED
+from fst_core.processes import LOG, end_processes, spawn, why_ended
 from fst_core.provenance import config_hash
 from fst_core.run_folder import EARLIER, REMOVED, RunBusy, no_run, put_back
 
-LOG = "log.txt"
 JOURNAL = "journal.jsonl"
-PARENT = "FST_PARENT_PID"
-"""Variable that tells a run's process which study started it."""
-PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 20.0
-"""Time an interrupted run has to close its files before it is killed."""
 
 OnLine = Callable[[str, str], None]
 """(run id, one line of that run's output)."""
@@ -337,10 +328,7 @@ class Child:
         return Outcome(self.config.id, self.folder, code, self.seconds, reason)
 
     def _reason(self, code: int) -> str:
-        with (self.folder / LOG).open("rb") as log:
-            log.seek(self.offset)
-            lines = log.read().decode(errors="replace").strip().splitlines()
-        last = lines[-1].strip() if lines else "it printed nothing"
+        last = why_ended(self.folder / LOG, self.offset) or "it printed nothing"
         if code >= 0:
             return last
         name = signal.Signals(-code).name
@@ -348,58 +336,9 @@ class Child:
         return f"ended by {name}{hint}; last line: {last}"
 
 
-def spawn(
-    command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
-    """Start a run's process in a session of its own, out of reach of the terminal's Ctrl-C.
-
-    It ends when this process does (see `end_with_parent`), and holds its log until then, so that
-    the last line of a log is of one process.
-
-    Raises:
-        RunBusy: if the process of another study writes that log.
-    """
-    try:
-        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        folder = Path(os.fsdecode(output.name)).parent
-        raise RunBusy(f"another study, or flow, runs {folder}; wait for it or stop it") from error
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **environment, PARENT: str(os.getpid()), STUDIED: "1"},
-        start_new_session=True,
-    )
-
-
-def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
-    """Have Linux end this process, by default as Ctrl-C would, when who started it is gone."""
-    parent = os.environ.pop(PARENT, None)
-    if parent is None or sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
-    if os.getppid() != int(parent):  # it was gone before
-        sys.exit(f"the study that started this run (pid {parent}) is gone")
-
-
 def stop_all(children: Iterable[Child]) -> None:
     """Interrupt runs and wait for them; kill those that do not end. All remain resumable."""
     end_processes([c.process for c in children if c.process and c.process.poll() is None])
-
-
-def end_processes(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Ask processes to end, wait for all of them together, and kill those that do not."""
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + GRACE_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[str]:

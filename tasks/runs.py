@@ -16,12 +16,11 @@ from prefect.cache_policies import NO_CACHE
 from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
-from fst_core.study import LOG, data_override, end_processes, run_folder, spawn
+from fst_core.processes import LOG, end_processes, spawn, why_ended
+from fst_core.study import data_override, run_folder
 from tasks.tries import Refused, Told
 
 LOG_LINES = 12
-TOLD = "error: "
-"""How a command begins the sentence that it ends with."""
 BEAT_SECONDS = 2.0
 NAMED_APART = ("arm", "seed")
 """Settings that flows take as parameters, in the plural for a study."""
@@ -86,18 +85,12 @@ def run_process(order: Order, config: RunConfig) -> float:
     log, threads = folder / LOG, {"OMP_NUM_THREADS": str(config.threads)}
     headline = "seed" if isinstance(config.fast, NoFast) else "best"
     follower = Follower(folder, get_run_logger(), headline)
+    begin = log.stat().st_size if log.exists() else 0
     code = PROCESSES.run(order.command(config.arm, config.seed), log, threads, follower.look)
     if code:
-        raise RunFailed(f"{config.id} ended with status {code}{_reason(log)}")
+        told = why_ended(log, begin, LOG_LINES)
+        raise RunFailed(f"{config.id} ended with status {code}: {told} (its log is {log})")
     return time.perf_counter() - began
-
-
-def _reason(log: Path) -> str:
-    """Why a run ended, from its log: the sentence that it ended with, else the log's last lines."""
-    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-    if lines and lines[-1].startswith(TOLD):
-        return f": {lines[-1].removeprefix(TOLD)} (its log is {log})"
-    return f"; the end of {log}:\n" + "\n".join(lines)
 
 
 class Follower:

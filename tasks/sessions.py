@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from prefect import get_run_logger
 
 from fst_core.config import RunConfig
+from fst_core.processes import LOG
 from fst_core.quiet import settle_for
 from fst_core.remote import RemoteSession, launched
-from fst_core.study import LOG
 
 if TYPE_CHECKING:
     from fst_core.session import Session

@@ -110,19 +110,18 @@ class GroupSlow:
         loop, policy = tools.run.loop, tools.policy
         self.policy = policy
         self.run_seed = run_seed = tools.run.seed
-        self.folder = tempfile.TemporaryDirectory(prefix="fst-trainer-")
         self.judge = RewardByJudge(tools.environment)
         self.handover = Handover(self._before_step)
         rows = loop.steps * loop.problems_per_step
-        args = grpo_config(slow, loop, policy, self.folder.name)
-        self.trainer = self.trainer_class(
-            model=policy.trained,
-            reward_funcs=self.judge,
-            args=args,
-            train_dataset=slots(rows),
-            processing_class=policy.tokenizer,
-            callbacks=[self.handover],
-        )
+        with tempfile.TemporaryDirectory() as unused:  # the trainer makes it and writes nothing
+            self.trainer = self.trainer_class(
+                model=policy.trained,
+                reward_funcs=self.judge,
+                args=grpo_config(slow, loop, policy, unused),
+                train_dataset=slots(rows),
+                processing_class=policy.tokenizer,
+                callbacks=[self.handover],
+            )
         self.trainer.remove_callback(PrinterCallback)
         forget_start_of_adapters(self.trainer)
         self.retention = Retention(tools)
@@ -190,10 +189,9 @@ class GroupSlow:
         self.trainer.state.save_to_json(os.path.join(folder, TRAINER_STATE))
 
     def close(self) -> None:
-        """Unwind train() and remove the trainer's scratch folder."""
+        """Unwind train()."""
         if self.stepped is not None:
             self.stepped.close()
-        self.folder.cleanup()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

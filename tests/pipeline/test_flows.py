@@ -43,7 +43,7 @@ from fst_core.slow.base import TrainingDiverged
 from fst_core.storage import StorageError
 from fst_core.tracking import TrackingError
 from infra.servers import PREFECT_UI
-from tasks.runs import Follower, _reason, with_data
+from tasks.runs import Follower, with_data
 from tasks.tries import Refused, sentence_of
 
 ROOT = Path(__file__).parents[2]
@@ -212,20 +212,6 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback(
     with pytest.raises(ZeroDivisionError):
         train.with_options(retries=0)(SMOKE, "rl", 29, (), str(tmp_path), track=False)
     assert "Traceback" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("log", "said"),
-    [
-        ("12:00 | INFO | a\nerror: no arm 'x'; known\n", ": no arm 'x'; known (its log is LOG)"),
-        ("a\nKeyError: 'x'\n", "; the end of LOG:\na\nKeyError: 'x'"),
-        ("", "; the end of LOG:\n"),
-    ],
-)
-def test_why_a_run_of_a_study_failed_is_its_own_sentence(tmp_path, log, said):
-    path = tmp_path / "log.txt"
-    path.write_text(log)
-    assert _reason(path).replace(str(path), "LOG") == said
 
 
 @pytest.mark.filterwarnings("ignore:Logger 'prefect")

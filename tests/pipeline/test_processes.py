@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from fst_core.config.model import ConfigError
 from fst_core.journal import comparable, effective, read_events
 from fst_core.remote import RemoteFailed, launched
 from fst_core.run_folder import ended, lock
-from tasks.tries import Refused
+from tasks.tries import Refused, is_lasting
 
 ROOT = Path(__file__).parents[2]
 SMOKE = str(ROOT / "configs/tiny/smoke.toml")
@@ -49,6 +50,11 @@ def wait_until(check: Callable[[], Any], what: str, seconds: float = 120) -> Non
     while not check():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
+
+
+def sockets() -> set[Path]:
+    """Sockets at which nobody has called yet, and what killed processes have left."""
+    return set(Path(tempfile.gettempdir()).glob("fst-*/socket"))
 
 
 def steps(folder: Path) -> int:
@@ -157,8 +163,10 @@ def command(runs: Path, seed: int) -> Iterator["subprocess.Popen[bytes]"]:
 def test_no_process_outlives_its_flow(
     prefect_api: str, tmp_path: Path, how: signal.Signals
 ) -> None:
+    before = sockets()
     with command(tmp_path, 44) as process:
         assert len(ranks(tmp_path)) == 2
+        assert sockets() <= before, "a kill would leave its socket behind"
         process.send_signal(how)
         wait_until(lambda: process.poll() is not None, "the flow ends", 60)
         wait_until(lambda: not ranks(tmp_path), "its processes end", 60)
@@ -191,6 +199,18 @@ def test_no_process_outlives_its_launcher(tmp_path: Path, begun: bool) -> None:
     killer.join()
     wait_until(lambda: not ranks(tmp_path), "its processes end", 60)
     lock(run_of(tmp_path, 46)).close()
+
+
+def test_what_they_meet_before_they_hold_the_run_is_told_with_its_kinds(tmp_path: Path) -> None:
+    """So that a flow knows that another try would meet it again; no socket is left behind."""
+    config, _ = load_config(SMOKE, "fst", ["seed=47"])
+    words = [SMOKE, "--arm", "nobody", "--seed", "47", "--runs", str(tmp_path)]
+    before = sockets()
+    failing = pytest.raises(RemoteFailed, match=r"fst-s47: .*nobody.*its log is .*log\.txt")
+    with failing as caught, launched(config, run_of(tmp_path, 47), words, 2):
+        raise AssertionError("nobody holds it")
+    assert "fst_core.config.model.ConfigError" in caught.value.kinds and is_lasting(caught.value)
+    assert sockets() <= before
 
 
 def test_processes_that_a_run_cannot_have_are_refused_before_any_begins(

@@ -273,7 +273,7 @@ def test_a_study_keeps_the_runs_that_no_new_one_replaced(earlier: Path) -> None:
     words = ["--arms", "broken,base", "--runs", broken.parents[1], "--no-track"]
     answer = call("compare", config, "--fresh", *words)
     assert answer.code == 1
-    assert "error: broken-s0 failed (error: contexts.seed has" in answer.err
+    assert "error: broken-s0 failed (contexts.seed has" in answer.err
     assert f"the earlier run in {broken} is kept" in answer.err
     log = before.pop("log.txt")
     after = tree(broken)

@@ -78,7 +78,7 @@ def test_a_launch_that_cannot_be_read_is_one_sentence(
         launch()
     with pytest.raises(ConfigError, match=said), joined(tiny_config()):
         pass
-    monkeypatch.setattr("fst_core.cli.SILENT_SECONDS", float("nan"))  # no wait is allowed
+    monkeypatch.setattr("fst_core.launch.SILENT_SECONDS", float("nan"))  # no wait is allowed
     assert speaks()
     answer = call(*words[:1], write_config(tmp_path), *words[1:])
     assert answer.code == 1 and said in answer.err and len(answer.err.splitlines()) == 1

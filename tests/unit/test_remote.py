@@ -11,7 +11,7 @@ import pytest
 from fst_core import remote
 from fst_core.channel import Channel
 from fst_core.config import RunConfig, load_config
-from fst_core.driven import obey
+from fst_core.driven import obey, telling
 from fst_core.interleave import interleave
 from fst_core.journal import comparable, read_events
 from fst_core.ranks import ALONE
@@ -32,9 +32,11 @@ class Driven(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        with self.given[-1]:
+        channel = self.given[-1]
+        with channel:
             try:
-                obey(*self.given)
+                with telling(channel):
+                    obey(*self.given)
             except Exception as error:
                 self.error = error
 

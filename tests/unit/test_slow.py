@@ -55,6 +55,17 @@ def test_one_process_trains_on_one_card_however_many_it_sees(session: Session) -
     assert session.slow.trainer.args.n_gpu == 1  # type: ignore[union-attr]
 
 
+def test_a_killed_run_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    with Session(tiny_config(), tmp_path / "run") as alive:
+        alive.step()
+        assert list(scratch.iterdir()) == []
+
+
 def test_each_group_mixes_contexts_in_equal_blocks(session: Session) -> None:
     seen = captured(session)
     assert seen["contexts"] == ([SHORT.id] * 4 + [LONG.id] * 4) * 8

@@ -14,10 +14,9 @@ import pytest
 from fst_core.config import load_config
 from fst_core.config.model import ConfigError
 from fst_core.journal import read_events
+from fst_core.processes import LOG, PARENT
 from fst_core.run_folder import lock
 from fst_core.study import (
-    LOG,
-    PARENT,
     Outcome,
     expand,
     failures,
@@ -132,7 +131,7 @@ def test_one_failing_run_stops_no_other(tmp_path: Path) -> None:
     )
     assert answer.code == 1
     log = runs / "tiny" / "broken-s0" / LOG
-    assert "error: broken-s0 failed (error: contexts.seed has" in answer.err
+    assert "error: broken-s0 failed (contexts.seed has" in answer.err
     assert str(log) in answer.err
     assert read_events(runs / "tiny" / "base-s0" / "journal.jsonl")[-1]["kind"] == "end"
     assert "base-s0    evaluation at step 0" in answer.out
@@ -237,7 +236,7 @@ def test_a_run_whose_study_has_gone_does_not_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fst_core.cli", "run", str(write_config(tmp_path))]
     environment = {**os.environ, PARENT: "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and "the study that started this run (pid 1)" in done.stderr
+    assert done.returncode == 1 and "error: what started this process (pid 1)" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -229,6 +229,11 @@ def settings_page() -> str:
         "base, rl, gepa and fst are known without a table. A table whose `type` an arm (or "
         "`--set`) changes begins with the new type's defaults, and `fst run` says which settings "
         "that reset; a sweep keeps those that both types have.",
+        "**Overrides.** `--set KEY.PATH=VALUE` (and `overrides` of a deployment) changes one "
+        "setting. VALUE is written as in a TOML file or as JSON, and what is neither is text: "
+        """`--set loop.steps=20`, `--set name=mine`, `--set 'fast={type = "gepa"}'`, """
+        """`--set 'study.arms=["rl", "fst"]'`, `--set policy.lora=null`. The single quotes keep """
+        "brackets and double quotes from the shell.",
     ]
     for title, model in TABLES:
         about = inspect.cleandoc(model.__doc__ or "")

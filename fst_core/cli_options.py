@@ -12,7 +12,8 @@ err = Console(stderr=True)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of a run or study.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; TOML, JSON or text."),
 ]
 
 

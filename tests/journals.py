@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fst_core.config.run import ARMS, RunConfig
+from fst_core.config import ARMS, RunConfig
 from fst_core.journal import Event
 from fst_core.records import content_id
 

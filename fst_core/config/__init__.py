@@ -1,5 +1,6 @@
 """What a run is: frozen pydantic models read from sparse TOML. Imports no torch, trl or gepa."""
 
+from fst_core.config.contexts import ContextsConfig
 from fst_core.config.environment import (
     DirectivesConfig,
     EnvironmentConfig,
@@ -11,6 +12,7 @@ from fst_core.config.environment import (
     environment_name,
     tasks_of,
 )
+from fst_core.config.evaluation import EvaluationConfig, SuiteConfig
 from fst_core.config.fast import (
     GepaConfig,
     HuggingFaceReflection,
@@ -28,6 +30,7 @@ from fst_core.config.imported import (
     PolarisConfig,
     VerifiersConfig,
 )
+from fst_core.config.loop import CheckpointConfig, LoopConfig
 from fst_core.config.policy import (
     HubPolicy,
     LoraConfig,
@@ -36,23 +39,19 @@ from fst_core.config.policy import (
     TinyPolicy,
     VllmConfig,
 )
+from fst_core.config.reading import load_config
 from fst_core.config.run import (
-    CheckpointConfig,
-    ContextsConfig,
     CurriculumConfig,
-    EvaluationConfig,
     FastConfig,
-    LoopConfig,
     RetentionConfig,
     RunConfig,
     SlowConfig,
-    StudyConfig,
-    SuiteConfig,
-    load_config,
 )
 from fst_core.config.slow import CispoConfig, GradientSettings, NoSlow, PolicyGradient
+from fst_core.config.study import ARMS, StudyConfig
 
 __all__ = [
+    "ARMS",
     "CheckpointConfig",
     "ChoicesConfig",
     "CispoConfig",

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from fst_core.config.imported import Imported
 from fst_core.config.model import ConfigModel, FolderName, first_twin
+from fst_core.counting import counted
 
 
 class DirectivesConfig(ConfigModel):
@@ -110,8 +111,8 @@ class MixtureConfig(ConfigModel):
         refuse_twins(self.tasks)
         if self.weights and len(self.weights) != len(self.tasks):
             raise ValueError(
-                f"weights has {len(self.weights)} entries for {len(self.tasks)} tasks; give one "
-                "whole number a task, or none"
+                f"weights has {counted(len(self.weights), 'entry', 'entries')} for "
+                f"{len(self.tasks)} tasks; give one whole number a task, or none"
             )
         return self
 

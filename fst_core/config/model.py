@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FOLDER_NAME = r"^\w[\w.+-]*$"
 """Names become folders: letters, digits, and . + - _ inside."""
+COMPONENT_NAME = r"^\w[\w-]*$"
+SETTING_PATH = r"^\w+(\.\w+)*$"
+"""A dotted path of keys."""
 
 FolderName = Annotated[str, Field(pattern=FOLDER_NAME)]
 

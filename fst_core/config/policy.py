@@ -6,6 +6,12 @@ from pydantic import Field, field_validator, model_validator
 
 from fst_core.config.model import ConfigModel
 
+NEEDED = {
+    "url": "set it to the server's address, such as http://127.0.0.1:8000",
+    "weights_folder": "set it to a folder that the run and the server see under the same path",
+}
+"""What a vLLM server cannot be used without, and what to do about it."""
+
 
 class VllmConfig(ConfigModel):
     """How vLLM is reached and set up; read where `policy.engine = "vllm"`."""
@@ -32,9 +38,9 @@ class VllmConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _server_is_named(self) -> Self:
-        for key in ("url", "weights_folder"):
+        for key in NEEDED:
             if self.mode == "server" and not getattr(self, key):
-                raise ValueError(f'policy.vllm.{key} is needed where policy.vllm.mode = "server"')
+                raise ValueError(f'mode = "server" needs {key}; {NEEDED[key]}')
         return self
 
 

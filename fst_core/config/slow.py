@@ -58,7 +58,8 @@ class GradientSettings(SlowSettings):
         """See `SlowSettings`."""
         if not self.token_budget and rows % min(self.micro_batch, rows):
             raise ValueError(
-                f"slow.micro_batch = {self.micro_batch} does not divide the {rows} rollouts {whose}"
+                f"slow.micro_batch = {self.micro_batch} does not divide the {rows} rollouts "
+                f"{whose}; choose a number that does, or set slow.token_budget"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from fst_core.config.model import FOLDER_NAME, ConfigModel, FolderName, first_twin
+from fst_core.config.model import FOLDER_NAME, SETTING_PATH, ConfigModel, FolderName, first_twin
 
 IDENTITY = ("arm", "name", "seed", "study")
 """Keys that say which run it is, or which runs there are."""
@@ -18,7 +18,7 @@ class SweepConfig(ConfigModel):
 
     name: FolderName
     """Short name of the setting; its arms are called NAME-VALUE, a table by its type."""
-    key: str = Field(pattern=r"^\w+(\.\w+)*$")
+    key: str = Field(pattern=SETTING_PATH)
     """Dotted path of the setting, such as "contexts.size"."""
     values: tuple[Any, ...] = Field(min_length=1)
     """Numbers, strings, tables with a `type`, or lists of them. A table of the same type

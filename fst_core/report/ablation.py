@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fst_core.config.run import ARMS
+from fst_core.config import ARMS
 from fst_core.config.sweeps import label_of
 from fst_core.report.arms import counted_runs
 from fst_core.report.changes import notes_of, shown_figure, single_seeds

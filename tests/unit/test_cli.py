@@ -397,7 +397,10 @@ def test_a_hub_policy_may_ask_the_hub(tmp_path: Path) -> None:
         (["--set", "name=../up"], "name:"),
         (["--set", 'name=""'], "name:"),
         (["--set", "slow.taau=3"], "did you mean tau?"),
-        (["--set", "slow.learning_rate=1e999"], "learning_rate: Input should be a finite number"),
+        (
+            ["--set", "slow.learning_rate=1e999"],
+            "learning_rate: must be a finite number, not Infinity",
+        ),
         (["--set", "policy.device=toaster"], "torch knows no such device"),
         (["--set", "environment.path=nope.jsonl", "--set", "environment.type=jsonl"], "nope.jsonl"),
     ],

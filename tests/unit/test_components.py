@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from fst_core.checkpoint import State, read_state, write_checkpoint
+from fst_core.config.contexts import ContextsConfig
 from fst_core.config.fast import GepaConfig, RulesReflection
 from fst_core.config.model import ConfigError
-from fst_core.config.run import ContextsConfig
 from fst_core.context_view import read_lineage, slot_panels
 from fst_core.fast.adapter import Adapter, Shot
 from fst_core.fast.components import MERGE, candidate_of, lift, lowered, parts_of, text_of

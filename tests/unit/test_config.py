@@ -19,8 +19,9 @@ from fst_core.config import (
     SequenceConfig,
     load_config,
 )
+from fst_core.config.loop import LoopConfig
 from fst_core.config.model import ConfigError, ConfigModel, first_twin
-from fst_core.config.run import LoopConfig
+from fst_core.config.overrides import override
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "configs/tiny/methods.toml"
@@ -103,7 +104,7 @@ def test_the_rows_of_a_run_are_bounded() -> None:
     LoopConfig(steps=15_258, problems_per_step=65_536)
     with pytest.raises(ValidationError, match=r"15259 times .* are 1000013824 rows"):
         LoopConfig(steps=15_259, problems_per_step=65_536)
-    assert "less than or equal to 65536" in refused("loop.problems_per_step=100000000000")
+    assert "must be 65536 or less" in refused("loop.problems_per_step=100000000000")
 
 
 @pytest.mark.parametrize("step", [0, -1])
@@ -146,8 +147,11 @@ def test_rules_that_can_propose_nothing_are_refused() -> None:
     [
         ("slow.taau=3", "slow.taau: no such setting; did you mean tau?"),
         ("contexts.max_token=3", "contexts.max_token: no such setting; did you mean max_tokens?"),
-        ("loop.micro_batch=3", "loop.micro_batch: no such setting"),
-        ("loop.metric_calls=3", "loop.metric_calls: no such setting"),
+        ("loop.micro_batch=3", "loop.micro_batch: no such setting; did you mean slow.micro_batch?"),
+        (
+            "loop.metric_calls=3",
+            "loop.metric_calls: no such setting; did you mean fast.metric_calls?",
+        ),
         (
             'fast={"type":"none","metric_calls":3}',
             "fast.metric_calls: type 'none' of fast has no such setting; it belongs to gepa",
@@ -167,7 +171,7 @@ def test_rules_that_can_propose_nothing_are_refused() -> None:
         ('curriculum="?"', 'curriculum: must be a table such as { type = "easy_to_hard" }'),
         ('fast.reflection="rules"', 'fast.reflection: must be a table such as { type = "rules" }'),
         ("retention=[{}]", 'retention.0: must be a table such as { type = "reweight" }'),
-        ('policy="?"', 'policy: must be a table such as { type = "hub" }'),
+        ('policy="?"', 'policy: must be a table such as { type = "smollm2-135m" }'),
         ('retention=["kl"]', 'retention.0: must be a table such as { type = "kl" }'),
         ('retention="kl"', 'retention: must be a list of tables such as [{ type = "kl" }]'),
         (
@@ -222,7 +226,166 @@ def test_text_beyond_the_basic_plane_is_kept() -> None:
 def test_a_list_is_not_called_short_for_an_item_that_was_refused() -> None:
     nested = {"type": "mixture", "tasks": [TASK, {"type": "mixture", "tasks": TWO}]}
     told = refused(f"environment={json.dumps(nested)}")
-    assert told.startswith("environment.tasks.1: Input tag 'mixture'")
+    assert told.startswith('environment.tasks.1.type: must be one of "directives", ')
     assert "at least 2" not in told
     short = refused(f"environment={json.dumps({'type': 'mixture', 'tasks': [TASK]})}")
     assert "environment.tasks: " in short and "at least 2" in short
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("loop.steps=ten", 'loop.steps: must be a whole number, not "ten"'),
+        ("loop.steps=1.5", "loop.steps: must be a whole number, not 1.5"),
+        ("loop.steps=null", "loop.steps: must be a whole number, not null"),
+        ("loop.steps=-1", "loop.steps: must be 0 or more, not -1"),
+        ("slow.learning_rate=0", "slow.learning_rate: must be above 0, not 0"),
+        ("slow.learning_rate=much", 'slow.learning_rate: must be a number, not "much"'),
+        ("policy.temperature=nan", "policy.temperature: must be a finite number, not NaN"),
+        ("policy.lora.dropout=1", "policy.lora.dropout: must be below 1, not 1"),
+        ("threads=5000", "threads: must be 1024 or less, not 5000"),
+        ("evaluation.kl=maybe", 'evaluation.kl: must be true or false, not "maybe"'),
+        ("why=7", 'why: must be text in quotes, such as "7", not 7'),
+        ("why=null", 'why: must be text in quotes, such as "text", not null'),
+        ("study.seeds=[1.5]", "study.seeds.0: must be a whole number, not 1.5"),
+        (
+            "policy.dtype=float16",
+            'policy.dtype: must be one of "float32", "bfloat16", not "float16"; did you mean '
+            '"bfloat16"?',
+        ),
+        (
+            "fast.type=gpea",
+            'fast.type: must be one of "none", "gepa", "espl", "mutation", "playbook", not "gpea"; '
+            'did you mean "gepa"?',
+        ),
+        (
+            'policy={type="hub"}',
+            "policy.model: is missing, and has no default; set it (Hub id or local folder)",
+        ),
+        (
+            'environment={type="sequence", task_steps=3}',
+            'environment.tasks: is missing; give it a list of tables such as [{ type = '
+            '"directives" }]',
+        ),
+        ("environment=null", 'environment: must be a table such as { type = "directives" }'),
+        ("policy.lora.targets=[]", "policy.lora.targets: needs at least 1 entry, and has 0"),
+        (
+            'contexts.components={"a b"="x"}',
+            "contexts.components.a b: 'a b' is no name of a component; use letters and digits, "
+            "with - and _ inside",
+        ),
+        ("environment.threads=2", "environment.threads: no such setting; did you mean threads?"),
+        ("learning_rate=2", "learning_rate: no such setting; did you mean slow.learning_rate?"),
+        ("contexts.colour=1", "contexts.colour: no such setting; there are components, max_tokens, "
+         "seed, size, start_from"),
+        (
+            'policy.vllm={mode="server", url="http://127.0.0.1:1"}',
+            'policy.vllm: mode = "server" needs weights_folder; set it to a folder that the run '
+            "and the server see under the same path",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refused_value_is_told_with_its_key_and_what_it_must_be(change: str, told: str) -> None:
+    assert refused(change) == told
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(refused(f"loop.steps={'x' * 1000}")) < 150
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ('{type="espl", matches=3}', {"type": "espl", "matches": 3}),
+        ('{"type": "espl", "matches": 3}', {"type": "espl", "matches": 3}),
+        ("{type = 'espl', matches = 3}", {"type": "espl", "matches": 3}),
+        ("['rl', \"fst\"]", ["rl", "fst"]),
+        ('["rl", "fst"]', ["rl", "fst"]),
+        ('[{type = "kl"}]', [{"type": "kl"}]),
+        ("1_000", 1000),
+        ("5e-4", 0.0005),
+        ("true", True),
+        ("null", None),
+        ("'a text'", "a text"),
+        ('"a text"', "a text"),
+        (" a text ", "a text"),
+        ("a = b", "a = b"),
+        ("2026-11-28", "2026-11-28"),
+        ("runs/demo/rl-s{seed}", "runs/demo/rl-s{seed}"),
+        ("[think] then answer", "[think] then answer"),
+        ("'[think]'", "[think]"),
+        ("5\nother = 3", "5\nother = 3"),
+        ("", ""),
+    ],
+)
+def test_an_override_is_read_as_json_or_toml_or_text(value: str, read: Any) -> None:
+    assert override({"a": {"b": 1}}, f"a.c={value}") == {"a": {"b": 1, "c": read}}
+    assert override({}, f" a . c = {value}") == {"a": {"c": read}}
+
+
+@pytest.mark.parametrize(
+    ("value", "example"),
+    [
+        ("{type=gepa}", """--set 'fast={type = "gepa"}'"""),
+        ('{type="gepa"', """--set 'fast={type = "gepa"}'"""),
+        ("{'type': 'gepa'}", """--set 'fast={type = "gepa"}'"""),
+        ("[kl]", """--set 'study.arms=["rl", "fst"]'"""),
+        ('["rl", ', """--set 'study.arms=["rl", "fst"]'"""),
+        ("[" * 100_000, """--set 'study.arms=["rl", "fst"]'"""),
+    ],
+)
+def test_what_looks_like_a_table_or_a_list_and_is_none_is_told_so(value: str, example: str) -> None:
+    told = refused(f"fast={value}")
+    assert told.startswith("override ") and len(told) < 500
+    assert "its value is neither TOML nor JSON" in told and example in told
+
+
+def test_an_override_without_a_use_is_refused() -> None:
+    for assignment in ("fast", "=x", ".=3", "fast.=3", "a..b=1"):
+        assert "is not of the form key.path=value" in refused(assignment)
+    for value in ("[2026-11-28]", "{a = 10:00:00}"):
+        assert "holds a date or a time, which no setting takes" in refused(f"study.arms={value}")
+    assert "must be a whole number of fewer digits" in refused(f"seed={'1' * 5000}")
+
+
+FILE = '[environment]\ntype = "directives"\n'
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (b"", 'environment: is missing; give it a table such as { type = "directives" }'),
+        (b"\0", "not valid TOML (Invalid statement"),
+        ("why = 'é'".encode("latin1"), "no text in UTF-8"),
+        (f"{FILE}seed = {'1' * 5000}".encode(), "not valid TOML (Exceeds the limit"),
+        (f"a = {'[' * 100_000}".encode(), "not valid TOML (maximum recursion depth"),
+        (f"{FILE}why = null".encode(), "text stands in quotes, and a setting that is null is left"),
+        (f"{FILE}[loop]\nsteps = ten".encode(), "text stands in quotes, and a setting that is"),
+        (f"arms = [1]\n{FILE}".encode(), "arms must be tables of settings, one for each arm"),
+        (f"{FILE}[arms.x]\nseed = 3".encode(), "[arms.x] cannot set seed, which no arm changes"),
+        (f"{FILE}[study]\narms = ['x']".encode(), "unknown arms: x; known arms: base, fst, gepa"),
+        (f"{FILE}[study]\nbase = 'x'".encode(), "an unknown arm: x; known arms: base, fst, gepa"),
+        (f"{FILE}steps = 3".encode(), "steps: no such setting; did you mean loop.steps?"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_config_is_told_in_one_sentence(
+    written: bytes, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(written)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert str(error.value).startswith(f"{path}: ") and told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [".", "absent.toml", "a\0b"])
+def test_what_is_no_file_is_told_in_one_sentence(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        load_config(f"{tmp_path}/{name}")
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE, encoding="utf-8-sig")
+    assert load_config(path)[0].environment == DirectivesConfig()

@@ -299,11 +299,11 @@ def test_one_target_may_stand_alone(targets: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("rank=0", "policy.lora.rank: Input should be greater than or equal to 1"),
-        ("dropout=1", "policy.lora.dropout: Input should be less than 1"),
-        ("rank=65537", "policy.lora.rank: Input should be less than or equal to 65536"),
-        ("alpha=0", "policy.lora.alpha: Input should be greater than or equal to 0.000001"),
-        ("alpha=1e308", "policy.lora.alpha: Input should be less than or equal to 1000000"),
+        ("rank=0", "policy.lora.rank: must be 1 or more, not 0"),
+        ("dropout=1", "policy.lora.dropout: must be below 1, not 1"),
+        ("rank=65537", "policy.lora.rank: must be 65536 or less, not 65537"),
+        ("alpha=0", "policy.lora.alpha: must be 1e-06 or more, not 0"),
+        ("alpha=1e308", "policy.lora.alpha: must be 1000000 or less, not 1e+308"),
         ("targets=[]", "policy.lora.targets: "),
         ('targets=["all-linear","q_proj"]', '"all-linear" stands alone'),
         ("targets=3", "policy.lora.targets: must be a list"),

@@ -169,7 +169,7 @@ def test_single_arms_of_a_sweep_can_be_chosen(tmp_path: Path) -> None:
     [
         (sweep("K", "contexts.sise", "[3]"), "arm K-3: contexts.sise: no such setting; .* size?"),
         (sweep("K", "contexts.size", "[3]"), "arm K-3: .*contexts.size = 3 does not divide"),
-        (sweep("tau", "slow.tau", "[-1]"), "arm tau--1: slow.tau: .*greater than 0"),
+        (sweep("tau", "slow.tau", "[-1]"), "arm tau--1: slow.tau: must be above 0, not -1"),
         (sweep("K", "contexts.size", "[4, 4]"), "two values of the sweep 'K' .* K-4; give"),
         (sweep("K", "contexts.size", "[4]") + sweep("K", "loop.cycle_steps", "[4]"),
          "two arms are named K-4; rename"),
@@ -177,7 +177,7 @@ def test_single_arms_of_a_sweep_can_be_chosen(tmp_path: Path) -> None:
         (sweep("K", "contexts.size", "[4]") + "[arms.k-4]\n", "two arms are named K-4; rename"),
         (sweep("s", "contexts.seed", '["a", "A"]'), "two values of the sweep 's' .* s-A; give"),
         (sweep("s", "contexts.seed", '["a\\n"]'), r"'s' would name an arm 's-a\\n', which"),
-        (sweep("K", "contexts.size", "[]"), r"study\.sweeps\.0\.values: .*at least 1 item"),
+        (sweep("K", "contexts.size", "[]"), r"study\.sweeps\.0\.values: needs at least 1 entry"),
         (sweep("s", "contexts.seed", '["two words"]'), "would name an arm 's-two words', which"),
         (sweep("c", "contexts", "[{ size = 4 }]"), "'c' would name an arm .*a table with a"),
         (sweep("s", "seed", "[1, 2]"), "'s' cannot change seed, which tells runs apart"),

@@ -67,9 +67,8 @@ def data_manifest(
     target: Annotated[Path, typer.Option("--out", metavar="FILE", help="Manifest to write.")],
 ) -> None:
     """Write the hashes of all pool files."""
-    from fst_core.environments.errors import DataError
+    from fst_core.environments.files import refuse_no_folder
     from fst_core.environments.pools import write_manifest
 
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+    refuse_no_folder(folder)
     say(f"{target}: {counted(len(write_manifest(folder, target)), 'file')}")

@@ -1,5 +1,6 @@
-"""The one question asked of every file that problems are read from, before it is opened."""
+"""What is asked of every file and folder of problems before it is opened."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -28,9 +29,30 @@ def is_regular(path: Path) -> bool:
     return True
 
 
+def refuse_no_folder(path: Path) -> None:
+    """Refuse what is no folder whose contents can be listed, before it is taken for an empty one.
+
+    Raises:
+        DataError: one sentence, whatever is there instead.
+    """
+    named = "name the folder that holds the pools"
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        there = "a link to nothing" if path.is_symlink() else "no such folder"
+        raise DataError(f"{path}: {there}; {named}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {named}") from error
+    if not stat.S_ISDIR(mode):
+        raise DataError(f"{path}: is no folder but {_kind(mode)}; {named}")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise DataError(f"{path}: cannot be read (no permission); allow it, or {named}")
+
+
 def _kind(mode: int) -> str:
     """What is there, in words."""
     kinds = {
+        stat.S_IFREG: "a file",
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a named pipe",
         stat.S_IFSOCK: "a socket",

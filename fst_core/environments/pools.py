@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from fst_core.environments.base import Environment
 from fst_core.environments.errors import DataError, PastTheEnd
-from fst_core.environments.files import is_regular
+from fst_core.environments.files import is_regular, refuse_no_folder
 from fst_core.records import SPLITS, Problem, Split, Verdict, problem_from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -204,23 +204,36 @@ def check_own(data_folder: str | Path) -> list[Path]:
         DataError: if there is none, or a file is not what its manifest says.
     """
     folder = Path(data_folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name the folder that holds the pools")
-    named = folder if folder.name not in ("", "..") else folder.resolve()
-    whole = named.with_name(f"{named.name}.{MANIFEST}")
-    if is_regular(whole):
+    refuse_no_folder(folder)
+    whole = _manifest_beside(folder)
+    if whole is not None and is_regular(whole):
         check_pools(folder, whole)
         return [whole]
     found = (folder / MANIFEST, *sorted(folder.glob(f"*/{MANIFEST}")))
     pools = [path for path in found if is_regular(path)]
     if not pools:
-        raise DataError(
-            f"{folder}: no manifest says what its files should be; make one of what they are now: "
-            f"fst data manifest {folder} --out {whole}"
-        )
+        raise DataError(f"{folder}: {_without_manifest(folder, whole)}")
     for manifest in pools:
         _check_pool(manifest)
     return pools
+
+
+def _manifest_beside(folder: Path) -> Path | None:
+    """Where the one manifest of all a folder's files would be; None beside the root."""
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return named.with_name(f"{named.name}.{MANIFEST}") if named.name else None
+
+
+def _without_manifest(folder: Path, whole: Path | None) -> str:
+    """What to do about a folder that no manifest speaks of."""
+    if whole is None:
+        return "is the root of all folders and holds no pools; name the folder that holds them"
+    if not any(folder.iterdir()):
+        return f"is empty; build pools in it: fst data build CONFIG --out {folder}"
+    return (
+        "no manifest says what its files should be; make one of what they are now: "
+        f"fst data manifest {folder} --out {whole}"
+    )
 
 
 def _check_pool(manifest: Path) -> None:
@@ -237,6 +250,7 @@ def check_pools(data_folder: str | Path, manifest_file: str | Path) -> None:
     Raises:
         DataError: naming the first file that differs and both hashes, or that is missing or extra.
     """
+    refuse_no_folder(Path(data_folder))
     _compare(data_folder, _read_json(Path(manifest_file)), hashes_of(data_folder), manifest_file)
 
 

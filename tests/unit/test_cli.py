@@ -130,7 +130,7 @@ def test_bad_input_is_one_sentence(words: list[str], code: int, part: str, tmp_p
         (["report", "{empty}"], "no run here"),
         (["contexts", "{empty}"], "no run here"),
         (["sync", "{empty}"], "no run here"),
-        (["data", "check", "{empty}"], "fst data manifest"),
+        (["data", "check", "{empty}"], "fst data build"),
         (["data", "check", "{missing}"], "no such folder"),
         (["data", "manifest", "{missing}", "--out", "{missing}"], "no such folder"),
         (["compare", "{good}", "--arms", "rl,nothing"], "no arm 'nothing'"),

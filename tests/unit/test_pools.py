@@ -147,11 +147,43 @@ def test_a_folder_is_compared_with_its_own_manifests(
 
 @pytest.mark.parametrize("content", ["", "{}", '{"sha256": {}}', '{"sha256": 5}'])
 def test_a_folder_without_hashes_says_how_to_have_them(content: str, tmp_path: Path) -> None:
-    if content:
-        (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / ("manifest.json" if content else "mine.txt")).write_text(content)
     told = "build the pool again" if content else f"fst data manifest {tmp_path} --out {tmp_path}."
     with pytest.raises(DataError, match=re.escape(told)):
         check_own(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("/", "/: is the root of all folders and holds no pools; name the folder"),
+        ("{}/nowhere", "no such folder; name the folder that holds the pools"),
+        ("{}/file/inside", "no such folder"),
+        ("{}/a\0b", "no such folder"),
+        ("{}/file", "is no folder but a file"),
+        ("{}/pipe", "is no folder but a named pipe"),
+        ("{}/link", "a link to nothing"),
+        ("{}/loop", "cannot be read"),
+        ("{}/empty", "is empty; build pools in it: fst data build CONFIG --out"),
+        ("{}/closed", "cannot be read (no permission); allow it, or name"),
+    ],
+)
+def test_what_holds_no_pools_is_told_as_what_it_is(
+    what: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("empty", "closed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "closed" / "mine.txt").touch()
+    access = os.access  # the super-user is refused nothing
+    monkeypatch.setattr(os, "access", lambda p, mode: access(p, mode) and Path(p).name != "closed")
+    folder = what.format(tmp_path)
+    with pytest.raises(DataError, match=re.escape(told)) as error:
+        check_own(folder)
+    assert str(error.value).startswith(f"{folder}: ") and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "train.jsonl", "validation.jsonl", "test.jsonl"])

@@ -1,4 +1,7 @@
-"""The contexts of a run for a terminal: lineage tree, texts, anchor scores, diffs to parents."""
+"""The contexts of runs for a terminal.
+
+Of one run: lineage tree, texts, anchor scores, diffs to parents. Of several: the best of each.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +14,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from fst_core.config.model import ConfigError
-from fst_core.journal import effective, read_events
+from fst_core.counting import counted
+from fst_core.journal import JournalError, effective, read_events
 from fst_core.lineage import known_texts, line_diff, mean_score
 from fst_core.records import content_id
 
+MOST_SHOWN = 200
+"""Characters of a run's best context in the list of a study's runs."""
 STYLES = {"+": "green", "-": "red", " ": "dim"}
 
 
@@ -38,6 +44,48 @@ class Lineage:
     texts: Mapping[str, str]
     slots: tuple[str, ...]
     cycle: int
+
+
+def contexts_of(folders: Sequence[Path], cycle: int | None = None) -> Iterator[RenderableType]:
+    """What there is to see of the contexts of some runs: all of one, the best of each of several.
+
+    Args:
+        cycle: cycle to look at; None takes the last of each run.
+    Raises:
+        ConfigError: if there is one run and it has no such fast phase.
+        JournalError: if there is one run and its journal is damaged.
+    """
+    if len(folders) > 1:
+        yield from _best_of_each(folders, cycle)
+        return
+    lineage = read_lineage(folders[0], cycle)
+    yield lineage_tree(lineage)
+    yield from slot_panels(lineage)
+
+
+def _best_of_each(folders: Sequence[Path], cycle: int | None) -> Iterator[Text]:
+    whole: Path | None = None
+    for folder in folders:
+        try:
+            lineage = read_lineage(folder, cycle)
+        except (ConfigError, JournalError) as error:
+            yield Text(str(error))
+            continue
+        whole = whole or folder
+        yield _best(folder, lineage)
+    if whole is not None:
+        yield Text(f"all of one run: fst contexts {whole}", style="dim")
+
+
+def _best(folder: Path, lineage: Lineage) -> Text:
+    """One line on a run's contexts, and below it how the best of them begins."""
+    best = lineage.members[lineage.slots[0]]
+    held = f"{counted(len(lineage.slots), 'context')} of {len(lineage.members)} seen"
+    mean = f", the best {best.means[max(best.means)]:.3f} on its anchors" if best.means else ""
+    text = visible(" ".join(best.text.split()))
+    cut = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    told = f": after cycle {lineage.cycle}, {held}{mean}\n  {cut}"
+    return Text.assemble((str(folder), "bold"), told)
 
 
 def read_lineage(folder: Path, cycle: int | None = None) -> Lineage:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fst_core.config import NoSlow, RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.counting import counted
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What a process of several cannot do without, beside WORLD_SIZE."""
@@ -16,6 +17,8 @@ STUDIED = "FST_STUDIED"
 """Variable that a study sets for the processes of its runs: it has told what holds for all."""
 SILENT_SECONDS = 10.0
 """Longest wait of a process that stays silent for the launcher to end it."""
+TRIED = 4
+"""Processes that any host may have, however few its cores: enough to try a split."""
 LAST_PORT = 65535
 REMEDY = "start with torchrun or accelerate launch, or unset WORLD_SIZE for one process"
 
@@ -80,18 +83,25 @@ def wait_to_be_ended() -> None:
 
 
 def refuse_processes(config: RunConfig, size: int) -> None:
-    """Refuse a number of processes that does not divide the run's batch.
+    """Refuse a number of processes that the run's batch or this host cannot be shared out to.
+
+    A run without a slow part may have any number that the host bears: they share its rollouts.
 
     Raises:
-        ConfigError: naming the setting.
+        ConfigError: naming the setting, or the host's cores.
     """
     if ":" in config.policy.device:
         raise ConfigError(
             f"policy.device = {config.policy.device!r} puts {size} processes on one device; set "
             '"auto" or "cuda", and each takes its own'
         )
-    if isinstance(config.slow, NoSlow):
-        return
+    if not isinstance(config.slow, NoSlow):
+        _refuse_split(config, size)
+    _refuse_crowd(size)
+
+
+def _refuse_split(config: RunConfig, size: int) -> None:
+    """Refuse a number of processes that does not divide a step's problems and micro-batches."""
     loop = config.loop
     if loop.problems_per_step % size:
         raise ConfigError(
@@ -103,6 +113,17 @@ def refuse_processes(config: RunConfig, size: int) -> None:
         config.slow.refuse_rows(rows, f"that each of {size} processes trains on")
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _refuse_crowd(size: int) -> None:
+    """Refuse more processes than this host has cores, each of which holds a model of its own."""
+    here = _number("LOCAL_WORLD_SIZE", size)
+    cores = os.cpu_count() or 1
+    if here > max(cores, TRIED):
+        raise ConfigError(
+            f"{here} processes on this host, which has {counted(cores, 'core')}, would only wait "
+            f"for each other; start {max(cores, TRIED)} at most, or as many as it has GPUs"
+        )
 
 
 @functools.cache

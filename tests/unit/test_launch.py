@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fst_core.config.model import ConfigError
-from fst_core.launch import Launch, launch, speaks
+from fst_core.launch import Launch, launch, refuse_processes, speaks
 from fst_core.policy.language_model import pick_device
 from fst_core.ranks import joined
 from tests.runs import tiny_config
 from tests.unit.commands import call, write_config
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-VARIABLES = ("WORLD_SIZE", *TORCHRUN)
+VARIABLES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", *TORCHRUN)
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +170,29 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         joined(config),
     ):
         pass
+
+
+ARMS = {"base": ("none", "none"), "gepa": ("gepa", "none"), "rl": ("none", "cispo")}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize(("size", "cores"), [(1000, 2), (1000, 128), (5, 1), (9, 8)])
+def test_more_processes_than_cores_are_refused_whatever_learns(
+    arm: str, size: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, slow = ({"type": name} for name in ARMS[arm])
+    config = tiny_config(fast=fast, slow=slow, loop={"problems_per_step": size})
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    with pytest.raises(ConfigError, match=f"{size} processes on this host, which has {cores} core"):
+        refuse_processes(config, size)
+
+
+def test_as_many_processes_as_a_host_bears_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(fast={"type": "gepa"}, slow={"type": "none"})
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    refuse_processes(config, 8)
+    launched(monkeypatch, LOCAL_WORLD_SIZE="8")  # of 16 on two hosts
+    refuse_processes(config, 16)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    launched(monkeypatch, LOCAL_WORLD_SIZE="4")
+    refuse_processes(config, 4)

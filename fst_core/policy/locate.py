@@ -1,5 +1,6 @@
 """Where a policy's weights are: in the package, in the cache folder, or on the hub."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -86,7 +87,8 @@ def _cached(model: str, revision: str | None, name: str) -> Path | None:
 def refuse_unreachable(setting: str, model: str, revision: str | None) -> None:
     """Refuse a hub model that would have to be fetched where the hub cannot be asked.
 
-    The hub's own client would try again for a minute, file by file.
+    The hub's own client would try again for a minute, file by file. A hub that has answered this
+    process once is not asked again.
 
     Raises:
         NotHere: naming the setting; a model in a folder or whole in the cache needs no hub.
@@ -94,13 +96,13 @@ def refuse_unreachable(setting: str, model: str, revision: str | None) -> None:
     local = _looks_local(model) or Path(model).is_dir()
     if local or whole_in_cache(model, revision):
         return
-    from huggingface_hub import constants, get_session, is_offline_mode  # noqa: PLC0415
+    from huggingface_hub import constants, is_offline_mode  # noqa: PLC0415
 
     if is_offline_mode():
         reason = "HF_HUB_OFFLINE forbids to fetch it; unset that"
     else:
         try:
-            get_session().head(constants.ENDPOINT, timeout=REACH_SECONDS)
+            _reach(constants.ENDPOINT)
             return
         except Exception as error:  # whatever the hub's client raises of a network
             told = str(error).strip() or type(error).__name__
@@ -109,6 +111,14 @@ def refuse_unreachable(setting: str, model: str, revision: str | None) -> None:
         f"{setting} = {model!r} is not whole in the hub's cache, and {reason}, or name a folder "
         "that holds the model"
     )
+
+
+@functools.cache
+def _reach(address: str) -> None:
+    """Ask a hub for an answer; what it raises where there is none is not remembered."""
+    from huggingface_hub import get_session  # noqa: PLC0415
+
+    get_session().head(address, timeout=REACH_SECONDS)
 
 
 def refuse_missing_engine(policy: PolicyConfig) -> None:

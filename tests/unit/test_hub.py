@@ -12,7 +12,7 @@ from fst_core.config.model import ConfigError, NotHere
 from fst_core.fast.local_chat import LocalChat
 from fst_core.fast.reflection import ReflectionError
 from fst_core.policy.language_model import LanguageModelPolicy
-from fst_core.policy.locate import TINY, locate, refuse_unreachable, whole_in_cache
+from fst_core.policy.locate import TINY, _reach, locate, refuse_unreachable, whole_in_cache
 from fst_core.preflight import preflight
 from tests.runs import tiny_config
 
@@ -30,6 +30,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    _reach.cache_clear()
 
 
 def fetched(cache: Path, *left_out: str) -> Path:
@@ -58,6 +59,33 @@ def test_a_model_that_must_be_fetched_is_refused_at_once(
         preflight(tiny_config(fast={"type": "gepa", "reflection": LOCAL}))
     with pytest.raises(ReflectionError, match=told):
         LocalChat(HuggingFaceReflection(model=MODEL))
+
+
+class Hub:
+    """A session that counts how often a hub is asked; it answers from the second time on."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def head(self, address: str, timeout: float) -> None:
+        self.asked.append(address)
+        if len(self.asked) == 1:
+            raise ConnectionError("not yet")
+
+
+def test_a_hub_that_answered_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub()
+    monkeypatch.setattr("huggingface_hub.get_session", lambda: hub)
+    config = tiny_config(policy=HUB, fast={"type": "gepa", "reflection": LOCAL})
+    with pytest.raises(NotHere, match="not yet"):
+        preflight(config)
+    for _ in range(2):
+        preflight(config)
+    refuse_unreachable("policy.model", "another/model", None)
+    assert hub.asked == [constants.ENDPOINT] * 2
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1/another")
+    preflight(config)
+    assert hub.asked[2:] == [constants.ENDPOINT]
 
 
 def test_no_plan_asks_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,7 +359,7 @@ def test_a_run_stops_when_its_server_dies_and_goes_on_with_another(
 def test_a_server_has_to_be_named(key: str) -> None:
     where = {"mode": "server", "url": "http://127.0.0.1:1", "weights_folder": "w"}
     VllmConfig.model_validate(where)
-    with pytest.raises(ValidationError, match=rf"policy\.vllm\.{key} is needed"):
+    with pytest.raises(ValidationError, match=rf"mode = \"server\" needs {key}; set it to"):
         VllmConfig.model_validate({**where, key: ""})
 
 

@@ -1,11 +1,16 @@
-"""What all commands of `fst` share: their consoles and options."""
+"""What all commands of `fst` share: their consoles, their options, and how a result is shown."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
+
+from fst_core.config import RunConfig
 
 out = Console()
 err = Console(stderr=True)
@@ -15,6 +20,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; TOML, JSON or text."),
 ]
+
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run or study folders.")]
+RunsRoot = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are written.")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Read problems from pools in DIR.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show plan and cost; stop.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run by a new one.")]
+NoTrack = Annotated[bool, typer.Option("--no-track", help="Keep out of MLflow.")]
 
 
 class Command(TyperCommand):
@@ -43,3 +57,51 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 def say(text: str) -> None:
     """A line on stderr, as it is."""
     err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_line(line: str) -> None:
+    """A line of a command's result, as it is."""
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table on a terminal, else plain lines."""
+    if out.is_terminal:
+        table = Table("what", "how much", title=title)
+        for row in rows:
+            table.add_row(*row)
+        out.print(table)
+        return
+    for line in (title, *(f"  {what}: {much}" for what, much in rows)):
+        show_line(line)
+
+
+def assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:
+    """The --set options, and --data as one of them."""
+    from fst_core.study import data_override
+
+    return [*(changes or []), *([] if data is None else [data_override(data)])]
+
+
+def split(values: Sequence[str] | None) -> list[str]:
+    return [part.strip() for value in values or () for part in value.split(",") if part.strip()]
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or a polite kill, at a point from which the same command goes on."""
+
+
+@contextmanager
+def resumable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(what) from error
+
+
+def tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:
+    """Notes on settings that arms or overrides reset."""
+    from fst_core.dropped import dropped_notes
+
+    for note in dropped_notes(config, planned):
+        say(f"note: {note}")

@@ -5,6 +5,7 @@ Loads no torch: the number of parameters is read from the header of the weights'
 else is known of the model (model_size.py). GPU time and memory: gpu_cost.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fst_core.config import (
@@ -126,6 +127,38 @@ def cost_rows(cost: Cost, config: RunConfig) -> list[tuple[str, str]]:
         ("checkpoints on disk", _size(cost.checkpoint_bytes)),
         *gpu_rows(config, cost.model, _amounts(cost, config)),
     ]
+
+
+def warnings_of(cost: Cost) -> list[str]:
+    """What is wrong with a run of this cost, in sentences for people."""
+    if not cost.idle_fast_phases:
+        return []
+    return [
+        f"in {counted(cost.idle_fast_phases, 'fast phase')}, fast.metric_calls does not pay for "
+        "one search step; raise it, or lower fast.anchors, fast.minibatch or fast.proposals"
+    ]
+
+
+def study_rows(planned: Sequence[RunConfig]) -> list[tuple[str, str]]:
+    """What the runs of a study cost, by arm and all together, as (what, how much) lines."""
+    costs = [estimate(run) for run in planned]
+    by_arm: dict[str, list[Cost]] = {}
+    for run, cost in zip(planned, costs, strict=True):
+        by_arm.setdefault(run.arm, []).append(cost)
+    rows = [(f"{arm}, {counted(len(of), 'run')}", _summed(of)) for arm, of in by_arm.items()]
+    total = (f"all {counted(len(costs), 'run')}", _summed(costs))
+    return [*rows, total] if len(rows) > 1 else rows
+
+
+def _summed(costs: Sequence[Cost]) -> str:
+    rollouts = sum(c.slow_rollouts + c.fast_rollouts + c.evaluation_rollouts for c in costs)
+    tokens, steps = sum(c.tokens for c in costs), sum(c.optimizer_steps for c in costs)
+    disk = [c.checkpoint_bytes for c in costs]
+    told = f"at most {counted(rollouts, 'rollout')}, {counted(tokens, 'token')}"
+    if not steps:
+        return told
+    stored = _size(None if None in disk else sum(size or 0 for size in disk))
+    return f"{told}; {counted(steps, 'optimizer step')}; checkpoints {stored}"
 
 
 def _amounts(cost: Cost, config: RunConfig) -> Amounts:

@@ -77,6 +77,29 @@ def test_dry_run_warns_of_a_budget_that_buys_no_search(tmp_path: Path) -> None:
     assert "does not pay for one search step" in answer.out
 
 
+def test_a_study_s_dry_run_prints_what_each_arm_and_all_cost(tmp_path: Path) -> None:
+    words = [write_config(tmp_path), "--arms", "base,fst", "--seeds", "3,4,5"]
+    answer = call("compare", *words, "--dry-run", "--runs", tmp_path / "runs")
+    assert answer.code == 0 and answer.err == ""
+    title, *rows = answer.out.splitlines()
+    arms = [row.strip().partition(": ")[0] for row in rows]
+    assert title == "cost of tiny" and arms == ["base, 3 runs", "fst, 3 runs", "all 6 runs"]
+    rollouts = [int(row.split("at most ")[1].split(" ")[0].replace(",", "")) for row in rows]
+    one = call("run", words[0], "--arm", "fst", "--dry-run").out
+    assert f"all rollouts: at most {rollouts[1] // 3:,}" in one
+    assert rollouts[0] + rollouts[1] == rollouts[2] and "optimizer step" not in rows[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_study_s_dry_run_refuses_and_warns_as_a_run_s(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    words = ["--arms", "base,fst", "--seeds", "1,2", "--set", "fast.metric_calls=8"]
+    idle = call("compare", config, "--dry-run", *words)
+    assert idle.out.count("does not pay for one search step") == 1
+    refused = call("compare", config, "--dry-run", "--set", 'start_from="no/such-s0"')
+    assert refused.code == 1 and "no/such-s0" in refused.err
+
+
 HELP = [
     *(["run"], ["compare"], ["report"], ["contexts"], ["sync"], ["doctor"], ["bench"], ["methods"]),
     *(["settings"], ["archive"], ["restore"], ["data"], ["data", "build"], ["data", "check"]),

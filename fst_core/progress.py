@@ -164,11 +164,22 @@ def plan_line(phases: list[Phase]) -> str:
 def evaluation_line(event: Mapping[str, Any]) -> str:
     """What an evaluation measured; of several tasks, in brackets the reward on each."""
     metrics = event["metrics"]
-    drift = f", KL {metrics['evaluation/kl']:.4f}" if "evaluation/kl" in metrics else ""
+    drift = told_kl(metrics)
     return (
         f"evaluation at step {event['step']}, {event['context']} context: "
-        f"reward {metrics['evaluation/reward']:.3f}{task_rewards(event)}{drift}"
+        f"reward {metrics['evaluation/reward']:.3f}{task_rewards(event)}{drift and f', {drift}'}"
     )
+
+
+def told_kl(metrics: Mapping[str, float]) -> str:
+    """An evaluation's KL to the base model in nats a token, and which; empty where it has none.
+
+    "exact KL 0.0123" where it was summed over the vocabulary, else "k1 KL 0.0119", the estimate
+    from the sampled tokens.
+    """
+    known = {"exact": metrics.get("evaluation/kl_exact"), "k1": metrics.get("evaluation/kl")}
+    told = (f"{name} KL {value:.4f}" for name, value in known.items() if value is not None)
+    return next(told, "")
 
 
 def task_rewards(event: Mapping[str, Any]) -> str:

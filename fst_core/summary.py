@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fst_core.counting import counted
 from fst_core.journal import Event, effective, read_events
-from fst_core.progress import clock, task_rewards
+from fst_core.progress import clock, task_rewards, told_kl
 
 
 def summary_rows(folder: Path) -> list[tuple[str, str]]:
@@ -38,8 +38,8 @@ def _rewards(looks: list[Event], label: str) -> list[tuple[str, str]]:
 
 
 def _measured(event: Event) -> str:
-    drift = event["metrics"].get("evaluation/kl")
-    kl = "" if drift is None else f" (KL {drift:.4f})"
+    drift = told_kl(event["metrics"])
+    kl = drift and f" ({drift})"
     return f"{event['metrics']['evaluation/reward']:.3f}{task_rewards(event)}{kl}"
 
 

@@ -40,8 +40,8 @@ def leaves_zero(
     """First step from which the reward is at least the threshold `stay` measurements in a row.
 
     The question of the paper's star-graph run (arXiv 2605.12484): when does reward leave zero for
-    good? Where fewer than `stay` measurements are left, those that are left decide: the last one
-    may stand alone.
+    good? A step counts only if all `stay` measurements from it on were made: with fewer left, as
+    at the last evaluation of a run, nothing confirms that the reward stays.
 
     Args:
         steps: of the evaluations, ascending.
@@ -56,7 +56,7 @@ def leaves_zero(
     if stay < 1:
         raise ValueError(f"stay must be at least 1, not {stay}")
     points = [(step, reward >= threshold) for step, reward in zip(steps, rewards, strict=True)]
-    for index, (step, _) in enumerate(points):
-        if all(above for _, above in points[index : index + stay]):
-            return float(step)
+    for first in range(len(points) - stay + 1):
+        if all(above for _, above in points[first : first + stay]):
+            return float(points[first][0])
     return None

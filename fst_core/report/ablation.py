@@ -18,12 +18,13 @@ from fst_core.config import ARMS
 from fst_core.config.sweeps import label_of
 from fst_core.report.arms import counted_runs
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
+from fst_core.report.comparison import told_kl
 from fst_core.report.figures import INK, plain, to_svg
 from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import Markup, esc, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, statistic
+from fst_core.report.statistics import DIFFERENCE, Json, statistic
 
 UNCOMPARED = frozenset({"arm", "name", "seed", "why"})
 """Keys that say which run it is."""
@@ -41,7 +42,7 @@ READING = (
     "Reward at the end is mean@k at the last evaluation under the context an arm is judged by (the "
     "best of its population; the seed context where none evolves). Minus base: paired by seed. "
     "Below a mean: its 95% t-interval over seeds (with two seeds, their values). Rollouts of both "
-    "loops and training seconds leave evaluation out; KL is to the base model (k1). The marked "
+    "loops and training seconds leave evaluation out; KL is to the base model. The marked "
     "line is the base arm. In the figures: filled, the judged context; hollow, the seed context; "
     "large, the mean with its interval (from three seeds on); small, single seeds; dotted, the "
     "base arm's mean."
@@ -92,7 +93,7 @@ def section(study: Study) -> Section | None:
         name="ablation",
         title=f"Ablations: {base} with one setting changed at a time",
         body=[
-            tag("p", READING, class_="soft"),
+            tag("p", READING, told_kl(study.summary["kl_column"]), class_="soft"),
             *notes_of(notes),
             *(part for (key, rows), svg in parts for part in _part(key, rows, svg, base)),
         ],
@@ -172,7 +173,7 @@ def _numbers(study: Study, ablation: Ablation, base: str) -> list[Json]:
             "reward": arms[arm]["final_reward"],
             "difference": _difference(arms[arm]["final_reward"]["seeds"], reference),
             "seed_reward": arms[arm]["final_seed_reward"],
-            "kl": arms[arm]["final_kl"],
+            "kl": arms[arm][f"final_{study.summary['kl_column'] or 'kl'}"],
             "seconds": arms[arm]["seconds"]["training"],
             "slow_rollouts": arms[arm]["used"].get("slow_rollouts"),
             "fast_rollouts": arms[arm]["used"].get("fast_rollouts"),
@@ -184,7 +185,8 @@ def _numbers(study: Study, ablation: Ablation, base: str) -> list[Json]:
 def _difference(mine: Mapping[str, float | None], reference: Mapping[str, float | None]) -> Json:
     """Over the seeds that both have."""
     pairs = {int(seed): (value, reference.get(seed)) for seed, value in mine.items()}
-    return statistic({s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None})
+    known = {s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None}
+    return statistic(known, DIFFERENCE)
 
 
 def _seeds(study: Study, found: Mapping[str, Sequence[Json]]) -> Iterator[str]:

@@ -6,9 +6,10 @@ import pandas as pd
 
 from fst_core.estimators.bootstrap import Interval
 from fst_core.journal import Event
+from fst_core.report.comparison import BASELINE
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Study
-from fst_core.report.summary import BASELINE, mean_curve
+from fst_core.report.summary import mean_curve
 
 CONTEXTS = ("none", "seed", "best")
 """Contexts of an evaluation, in reading order."""
@@ -41,7 +42,7 @@ def mean_curve_of(study: Study, runs: Sequence[RunLog], context: str = "headline
     """The mean over runs at the steps all of them evaluated, with what training had used."""
     rows = pd.concat([curve_of(study, run, context) for run in runs])
     means = mean_curve(rows)
-    used = ["step", "slow_rollouts", "fast_rollouts", "tokens", "kl_k3", "kl_exact", "entropy"]
+    used = ["step", "slow_rollouts", "fast_rollouts", "tokens", "kl_k3", "entropy"]
     return means.merge(rows[used].astype(float).groupby("step", as_index=False).mean(), on="step")
 
 

@@ -22,16 +22,18 @@ from fst_core.report.section import Section, Study
 AXES = ("step", "rollouts")
 READING = (
     "R - R0 = (A - R0) / (1 + (C_mid / C)^B) fitted to the mean curve over seeds, under the "
-    "context each arm is judged by, in slow steps and in training rollouts. A: reward at unlimited "
-    "compute; its 95% interval is a profile likelihood over the measured points, which treats "
-    "them as independent though they share problems: take it as a lower bound of the "
-    "uncertainty, and not as one over seeds."
+    "context each arm is judged by, in slow steps and in training rollouts. C: compute used; R0: "
+    "reward before any; A: at unlimited compute; C_mid: where half of that way is gone; B: how "
+    "sharp the rise is; r2: share of the curve's variance that the fit explains. A is read off "
+    "beyond what was measured and holds only if rewards go on as this curve. Its 95% interval is a "
+    "profile likelihood over the measured points, which treats them as independent though they "
+    "share problems: take it as a lower bound of the uncertainty, and not as one over seeds."
 )
 CAPTION = (
     "Mean curves (markers) and the fitted curves (lines; dotted where A is not identifiable); "
     "dashed level with its band: A and its interval."
 )
-HEADERS = ("arm", "against", "A", "95% of A", "C_mid", "B", "R0", "r2", "points", "")
+HEADERS = ("arm", "against", "A", "95% of A", "C_mid", "B", "R0", "r2", "points", "why not")
 Fits = Mapping[str, Mapping[str, AsymptoteFit]]
 """By arm and axis."""
 

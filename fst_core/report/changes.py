@@ -15,7 +15,7 @@ from fst_core.estimators.bootstrap import paired_difference
 from fst_core.journal import Event
 from fst_core.report.figures import INK, MARKERS, arm_colours, inline, legend_above, plain, wrapped
 from fst_core.report.markup import Markup, tag
-from fst_core.report.summary import Json, number, statistic
+from fst_core.report.statistics import DIFFERENCE, REWARD, Json, number, statistic
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def _differences(pairs: Mapping[int, Pair], field: str, prefix: str, sign: int) 
         for seed, (before, after) in values.items()
     }
     return {
-        f"{prefix}before": statistic({seed: before for seed, (before, _) in values.items()}),
-        f"{prefix}after": statistic({seed: after for seed, (_, after) in values.items()}),
-        f"{prefix}difference": statistic(differences),
+        f"{prefix}before": statistic({s: before for s, (before, _) in values.items()}, REWARD),
+        f"{prefix}after": statistic({s: after for s, (_, after) in values.items()}, REWARD),
+        f"{prefix}difference": statistic(differences, DIFFERENCE),
     }
 
 

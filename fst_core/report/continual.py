@@ -28,7 +28,7 @@ from fst_core.report.stages import (
     shared_mean,
     task_curves,
 )
-from fst_core.report.summary import Json
+from fst_core.report.statistics import Json
 
 Arms = Mapping[str, Sequence[TaskCurves]]
 

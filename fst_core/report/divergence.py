@@ -1,5 +1,6 @@
 """Distance from the base model: per arm and context, over steps, and at the same reward."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,16 +15,27 @@ from fst_core.counting import counted
 from fst_core.estimators.divergence import MatchedReward, kl_at_matched_reward
 from fst_core.report.arms import counted_runs, curve_of, in_reading_order, mean_curve_of
 from fst_core.report.changes import notes_of, shown_figure
+from fst_core.report.comparison import BASELINE
 from fst_core.report.figures import arm_styles, legend_of, to_svg
 from fst_core.report.headline import preferred_challenger
 from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import Markup, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import BASELINE, Json, number, statistic
+from fst_core.report.statistics import (
+    NOT_NEGATIVE,
+    UNBOUNDED,
+    Json,
+    Range,
+    number,
+    statistic,
+)
+from fst_core.report.summary import KL_RANGES
 
 MEASURES = {"kl": "k1", "kl_k3": "k3", "kl_exact": "exact", "entropy": "entropy"}
 """Columns of the table of curves, and what they are called."""
+SAVED: Mapping[str, Range] = {"kl": UNBOUNDED, "kl_exact": (-math.inf, 1.0)}
+"""Range of the share of KL saved, by the column of KL: k1 may be negative."""
 READING = (
     "KL to the base model under the same context, and the policy's entropy, at the last "
     "evaluation; nats per token. k1 and k3 are estimates from the sampled tokens (Schulman 2020), "
@@ -49,6 +61,8 @@ class Saved:
 
     arm: str
     against: str
+    column: str
+    """Of the table of curves: which KL."""
     seeds: Mapping[int, MatchedReward]
     mean_curve: MatchedReward
 
@@ -56,7 +70,7 @@ class Saved:
 def section(study: Study) -> Section | None:
     """KL and entropy of every arm; None where neither was measured."""
     arms = counted_runs(study)
-    column = kl_column(study)
+    column = study.summary["kl_column"]
     if column is None:
         return None
     found = {arm: _at_end(study, runs) for arm, runs in arms.items()}
@@ -88,15 +102,6 @@ def section(study: Study) -> Section | None:
     )
 
 
-def kl_column(study: Study) -> str | None:
-    """The column curves are compared on: exact where every measured KL has it, else k1."""
-    curves = study.tables["curves"]
-    known = curves[curves["headline"].astype(bool)].dropna(subset=["kl"])
-    if known.empty:
-        return None
-    return "kl_exact" if known["kl_exact"].notna().all() else "kl"
-
-
 def _at_end(study: Study, runs: Sequence[RunLog]) -> Json:
     """By context: every measure at the last evaluation, over seeds."""
     contexts = {}
@@ -105,7 +110,10 @@ def _at_end(study: Study, runs: Sequence[RunLog]) -> Json:
         known = {seed: rows.iloc[0] for seed, rows in last.items() if not rows.empty}
         if known:
             contexts[context] = {
-                column: statistic({seed: row[column] for seed, row in known.items()})
+                column: statistic(
+                    {seed: row[column] for seed, row in known.items()},
+                    KL_RANGES.get(column, NOT_NEGATIVE),
+                )
                 for column in MEASURES
             }
     return contexts
@@ -162,7 +170,7 @@ def saved_by_arms(study: Study) -> list[Saved]:
     first = preferred_challenger([arm for arm in arms if arm != BASELINE])
     pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE and BASELINE in arms]
     pairs += [(first, arm) for arm in arms if first and arm not in (first, BASELINE)]
-    column = kl_column(study)
+    column = study.summary["kl_column"]
     return [kl_saved(study, *pair, column) for pair in pairs if column is not None]
 
 
@@ -176,7 +184,7 @@ def kl_saved(study: Study, arm: str, against: str, column: str) -> Saved:
         if run.seed in theirs
     }
     mine, other = (mean_curve_of(study, arms[name]) for name in (arm, against))
-    return Saved(arm, against, seeds, _matched(mine, other, column))
+    return Saved(arm, against, column, seeds, _matched(mine, other, column))
 
 
 def _matched(mine: pd.DataFrame, theirs: pd.DataFrame, column: str) -> MatchedReward:
@@ -192,7 +200,7 @@ def saved_numbers(item: Saved) -> Json:
     return {
         "arm": item.arm,
         "against": item.against,
-        "saved": statistic({seed: found.saved for seed, found in item.seeds.items()}),
+        "saved": statistic({s: found.saved for s, found in item.seeds.items()}, SAVED[item.column]),
         "reasons": {str(s): f.reason for s, f in item.seeds.items() if not f.defined},
         "mean_curve": item.mean_curve.saved,
         "mean_curve_reason": item.mean_curve.reason,

@@ -15,11 +15,13 @@ from fst_core.report.arms import (
     mean_curve_of,
 )
 from fst_core.report.changes import notes_of
+from fst_core.report.comparison import BASELINE
 from fst_core.report.headline import rl_learned
+from fst_core.report.intervals import span_text
 from fst_core.report.markup import Markup, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import BASELINE, FEWEST_SEEDS, Json, number
+from fst_core.report.statistics import FEWEST_SEEDS, Json, number
 
 UNITS = {
     "step": "slow steps",
@@ -34,8 +36,9 @@ COMPARED = ("step", "rollouts", "slow_rollouts", "tokens")
 
 READING = (
     "Training cost (evaluation left out) at the first evaluation whose reward is at least the "
-    "highest value of rl's mean curve. No interpolation between evaluations. Below a cost: rl's "
-    "cost divided by it, so that above 1 the arm is cheaper."
+    "highest value of rl's mean curve, on each arm's mean curve over seeds. No interpolation "
+    "between evaluations. Below a cost: rl's cost divided by it, so that above 1 the arm is "
+    "cheaper."
 )
 PAIRED_READING = (
     "The same seed by seed: the target is the running peak of the rl run with the same seed. "
@@ -195,8 +198,8 @@ def _ratio_cell(ratio: Ratio) -> Any:
         return "undefined"
     if ratio.interval is None or ratio.of < FEWEST_SEEDS:
         return shown
-    low, high = (number_text(bound, 2) for bound in (ratio.interval.low, ratio.interval.high))
-    return join(shown, tag("div", f"[{low}, {high}]", class_="soft span"))
+    told = span_text((ratio.interval.low, ratio.interval.high), 2)
+    return join(shown, tag("div", told, class_="soft span"))
 
 
 def _notes(arm: str, found: Paired) -> Iterator[str]:

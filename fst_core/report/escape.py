@@ -13,13 +13,14 @@ from fst_core.report.arms import counted_runs, curve_of, learning_runs, mean_cur
 from fst_core.report.changes import notes_of
 from fst_core.report.markup import number_text, table, tag
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, number
+from fst_core.report.statistics import Json, number
 
 THRESHOLD = 0.05
 """Reward below which an arm counts as having none."""
 READING = (
-    f"First evaluation from which the reward is at least {THRESHOLD:g} there and at the next one, "
-    "under the context each arm is judged by, with the training rollouts used until then."
+    f"First evaluation at which the reward is at least {THRESHOLD:g} there and at the next one, "
+    "under the context each arm is judged by, with the training rollouts used until then. The last "
+    "evaluation has no next one to confirm it, so it does not count by itself."
 )
 HEADERS = ("arm", "reward at the start", "step, mean curve", "rollouts, mean curve", "by seed")
 
@@ -29,7 +30,7 @@ def section(study: Study) -> Section | None:
     found = leaving_by_arm(study)
     if not any(mine["start"] is not None and mine["start"] < THRESHOLD for mine in found.values()):
         return None
-    notes = list(_notes(found))
+    notes = [*_notes(found), *_unconfirmed(study, found)]
     return Section(
         name="escape",
         title="Leaving zero reward",
@@ -75,6 +76,16 @@ def _notes(found: Mapping[str, Json]) -> Iterator[str]:
             yield f"{arm} has no finite reward at its first evaluation."
         elif mine["start"] >= THRESHOLD:
             yield f"{arm} does not start at zero."
+
+
+def _unconfirmed(study: Study, found: Mapping[str, Json]) -> Iterator[str]:
+    """Runs that reach the threshold at their last evaluation, and not before for good."""
+    for arm, runs in learning_runs(study).items():
+        for run in runs:
+            left = found[arm]["seeds"][str(run.seed)]
+            rewards = curve_of(study, run)["reward"]
+            if left is None and len(rewards) and rewards.iloc[-1] >= THRESHOLD:
+                yield f"{run.id} is above zero at its last evaluation, which no next one confirms."
 
 
 def _row(arm: str, found: Json) -> list[Any]:

@@ -34,6 +34,7 @@ PART_COLOURS = {
     "fast": "#009E73",
     "slow: generate": "#56B4E9",
     "slow: update": "#0072B2",
+    "slow": "#0072B2",
     "evaluation": "#CC79A7",
     "other": "#8A8A8A",
 }
@@ -48,7 +49,8 @@ LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES, LEGEND_LINE_INCHES = 0.6, 0.085, 
 CURVE_AXES = {
     "step": "slow steps",
     "rollouts": "training rollouts (slow + fast)",
-    "kl": "KL to the base model (nats per token)",
+    "kl": "KL to the base model, k1 (nats per token)",
+    "kl_exact": "KL to the base model, exact (nats per token)",
     "seconds": "training wall time (s, slow + fast)",
 }
 STYLE: Any = {
@@ -148,14 +150,15 @@ def plain(text: str, longest: int = 40) -> str:
 
 def all_figures(summary: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Every figure that the data allows, as SVG text by file stem."""
-    curves, populations = tables["curves"], tables["populations"]
+    curves, populations, kl = tables["curves"], tables["populations"], summary["kl_column"]
     counted = {run for arm in summary["arms"].values() for run in arm["counted"]}
     figures: dict[str, Callable[[], Figure]] = {}
     if not curves.empty:
-        for x in CURVE_AXES:
-            if curves.loc[curves["headline"], x].notna().any():
+        for name in ("step", "rollouts", "kl", "seconds"):
+            x = kl if name == "kl" else name
+            if x is not None and curves.loc[curves["headline"], x].notna().any():
                 draw = partial(draw_curves, curves, counted, x, summary["rl_peak"])
-                figures[f"reward_by_{x}"] = draw
+                figures[f"reward_by_{name}"] = draw
     if any(arm["seconds"]["total"] for arm in summary["arms"].values()):
         figures["seconds"] = partial(draw_seconds, summary["arms"])
     if not populations.empty:
@@ -290,10 +293,12 @@ def draw_seconds(arms: Mapping[str, Any]) -> Figure:
 def _parts(seconds: Mapping[str, float | None]) -> dict[str, float]:
     known = {name: value or 0.0 for name, value in seconds.items() if name != "training"}
     generate = min(known["slow_generate"], known["slow"])
+    apart = generate > 0
     return {
         "fast": known["fast"],
         "slow: generate": generate,
-        "slow: update": known["slow"] - generate,
+        "slow: update": known["slow"] - generate if apart else 0.0,
+        "slow": 0.0 if apart else known["slow"],
         "evaluation": known["evaluation"],
         "other": known["other"],
     }

@@ -31,7 +31,7 @@ from fst_core.report.markup import details, table, tag
 from fst_core.report.radar import draw_radar, readable
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json
+from fst_core.report.statistics import Json
 
 AXES = ("in distribution", "cross domain", "easy to hard")
 """Axes in reading order; others follow."""

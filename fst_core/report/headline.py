@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fst_core.counting import counted
+from fst_core.report.comparison import BASELINE, KL_COLUMNS
 from fst_core.report.markup import number_text
-from fst_core.report.summary import BASELINE, FEWEST_SEEDS
+from fst_core.report.statistics import FEWEST_SEEDS, without_spread
 
 Json = Mapping[str, Any]
 
@@ -13,7 +14,8 @@ MOST_DIGITS = 6
 
 LABELS = {
     "rollouts_to_peak": "rollouts to rl's peak reward",
-    "final_kl": "KL to the base model at the end",
+    "final_kl": "KL to the base model at the end (k1, estimated from samples)",
+    "final_kl_exact": "KL to the base model at the end (exact)",
     "final_reward": "final reward",
     "final_seed_reward": "final reward under the seed context",
     "training_seconds": "training wall time",
@@ -21,6 +23,7 @@ LABELS = {
 UNITS = {
     "rollouts_to_peak": ("training rollouts", 0),
     "final_kl": ("nats per token", 3),
+    "final_kl_exact": ("nats per token", 3),
     "final_reward": ("mean@k", 3),
     "final_seed_reward": ("mean@k", 3),
     "training_seconds": ("s", 1),
@@ -43,9 +46,12 @@ def headline(summary: Json) -> str:
     arm = challenger(summary)
     if arm is None:
         return _without_comparison(summary)
+    compared = summary["comparisons"][arm]
+    if not any(found["shared"] for found in compared.values()):
+        return nothing_shared(arm)
     kinds = ("clear", "unsure", "worse", "behind", "equal", "none")
     groups: dict[str, list[str]] = {kind: [] for kind in kinds}
-    for metric, found in summary["comparisons"][arm].items():
+    for metric, found in compared.items():
         groups[_group(metric, found, summary)].append(LABELS[metric])
     sentences = [
         _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
@@ -54,14 +60,41 @@ def headline(summary: Json) -> str:
         _sentence(f"rl is ahead of {arm}, but not certainly, on", groups["behind"]),
         _sentence(f"{arm} and rl are equal on", groups["equal"]),
         _sentence("Nothing can be said, for want of data, on", groups["none"]),
+        _drift_of_less_reward(arm, compared),
+        _basis(compared),
     ]
-    return " ".join(filter(None, [*sentences, _few_seeds(summary["comparisons"][arm])]))
+    return " ".join(filter(None, sentences))
 
 
-def _few_seeds(compared: Mapping[str, Json]) -> str:
-    """That nothing can be certain, where no number has enough pairs of seeds."""
+def nothing_shared(arm: str) -> str:
+    """That two arms have no seed in common."""
+    return (
+        f"{arm} and rl have no seed in common, so nothing is compared: differences are taken seed "
+        "by seed. Run both with the same seeds."
+    )
+
+
+def _drift_of_less_reward(arm: str, compared: Mapping[str, Json]) -> str:
+    """That the lower KL is the one of less reward, where it is: what learns less drifts less."""
+    kl = next((found for name, found in compared.items() if name.startswith("final_kl")), None)
+    reward = compared.get("final_reward")
+    if kl is None or reward is None or kl["better"] is None or reward["better"] is None:
+        return ""
+    if kl["better"] == reward["better"]:
+        return ""
+    nearer = arm if kl["better"] else BASELINE
+    return (
+        f"{nearer} has the lower KL at the lower reward, which is no merit by itself: what learns "
+        "less drifts less (see KL at matched reward)."
+    )
+
+
+def _basis(compared: Mapping[str, Json]) -> str:
+    """How many pairs of seeds this stands on, and that nothing is certain with too few."""
     most = max((found["pairs"] for found in compared.values()), default=0)
-    if not 0 < most < FEWEST_SEEDS:
+    if most >= FEWEST_SEEDS:
+        return f"Seed noise is told by {most} pairs of seeds, on the same problems throughout."
+    if most == 0:
         return ""
     return (
         f"All of this stands on {counted(most, 'pair')} of seeds, which says little; from "
@@ -107,7 +140,21 @@ def findings(summary: Json, arm: str) -> list[str]:
         for metric, found in compared.items()
         if metric != "rollouts_to_peak" and found["difference"] is not None
     ]
-    return sentences
+    return [*sentences, *_unpaired(arm, compared)]
+
+
+def _unpaired(arm: str, compared: Mapping[str, Json]) -> list[str]:
+    """Which seeds the comparison leaves out, where the arms were not run with the same."""
+    found = next(iter(compared.values()))
+    if not found["unpaired"]:
+        return []
+    if not found["shared"]:
+        return [nothing_shared(arm)]
+    return [
+        f"{arm} and rl have {counted(found['shared'], 'seed')} in common, over which all of this "
+        f"is told but the mean curves; only one of the two was run with seed "
+        f"{', '.join(found['unpaired'])}."
+    ]
 
 
 def _finding(arm: str, metric: str, found: Json) -> str:
@@ -120,6 +167,9 @@ def _finding(arm: str, metric: str, found: Json) -> str:
 def _sureness(found: Json, digits: int) -> str:
     difference = number_text(found["difference"], digits)
     if found["interval"] is None:
+        if found["pairs"] >= FEWEST_SEEDS:
+            both = f"{found['pairs']} of {found['shared']} seeds"
+            return f" (difference {difference}, no interval: only {both} have both values)"
         pairs = counted(found["pairs"], "pair")
         told = f"difference {difference}, no interval: " if found["pairs"] else "no interval: "
         verb = "is" if found["pairs"] == 1 else "are"
@@ -129,6 +179,8 @@ def _sureness(found: Json, digits: int) -> str:
             f" (difference {difference}; by seed {_by_seed(found, digits)}: two seeds, too few for "
             "an interval)"
         )
+    if without_spread(found["interval"]):
+        return f" (difference {difference}, the same in all {found['pairs']} seeds: no interval)"
     low, high = (_apart_from_zero(bound, digits, found["certain"]) for bound in found["interval"])
     zero = "leaves out zero" if found["certain"] else "includes zero"
     return (
@@ -160,17 +212,19 @@ def _peak_finding(summary: Json, arm: str) -> str:
     to_peak = summary["arms"][arm]["to_rl_peak"]
     start = f"rl's mean curve peaks at {number_text(peak['reward'])} (step {peak['step']})"
     point, rl = to_peak["mean_curve"], summary["arms"][BASELINE]["to_rl_peak"]["mean_curve"]
+    kl = summary["kl_column"] or "kl"
     seeds = counted(len(to_peak["seeds"]), "seed")
-    seeds = f"{to_peak['reached']} of {seeds} got there on their own"
+    seeds = f"{to_peak['reached']} of {seeds} reached it on their own"
     if point is None:
         return f"{start}; {arm}'s mean curve never reaches it ({seeds})."
     sure = _sureness(summary["comparisons"][arm]["rollouts_to_peak"], 0)
     return (
         f"{start}, after {number_text(rl['rollouts'], 0)} rollouts; {arm}'s mean curve is there at "
         f"step {point['step']}, after {number_text(point['rollouts'], 0)} rollouts"
-        f"{_ratio(rl['rollouts'], point['rollouts'])}{sure}, at KL {number_text(point['kl'])} "
-        f"against {number_text(rl['kl'])} nats per token, {number_text(point['seconds'], 1)} s of "
-        f"training against {number_text(rl['seconds'], 1)} s; {seeds}."
+        f"{_ratio(rl['rollouts'], point['rollouts'])}{sure}, at KL {number_text(point[kl])} "
+        f"against {number_text(rl[kl])} nats per token ({KL_COLUMNS[kl]}), "
+        f"{number_text(point['seconds'], 1)} s of training against "
+        f"{number_text(rl['seconds'], 1)} s; {seeds}."
     )
 
 

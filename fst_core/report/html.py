@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fst_core.report.changes import shown_figure
 from fst_core.report.chapter import Chapter
 from fst_core.report.figures import apart
+from fst_core.report.glossary import words
 from fst_core.report.headline import headline
 from fst_core.report.markup import Markup, join, tag
 from fst_core.report.overview import overview, rewards_by_seed
@@ -18,12 +19,16 @@ CAPTIONS = {
     "reward_by_step": "Reward against slow steps. Left: the context each arm is judged by; right: "
     "every arm under the seed context, which shows what went into the weights. Thin: seeds; bold: "
     "their mean; thin and dashed: runs that are not counted.",
-    "reward_by_rollouts": "Reward against the rollouts training used in both loops.",
+    "reward_by_rollouts": "Reward against the rollouts training used in both loops. Bold: means "
+    "over seeds at the same step, here and in the next two figures.",
     "reward_by_kl": "Reward against the distance from the base model, under the judged context.",
     "reward_by_seconds": "Reward against training wall time; evaluation is left out.",
-    "populations": "Anchor mean of every context slot at each cycle. Lines join a context to "
-    "itself or to its parents in the cycle before. Anchors change each cycle.",
-    "seconds": "Where the time went, mean over the runs of an arm.",
+    "populations": "Mean reward on its anchors (train problems) of the context in every slot, at "
+    "each cycle; colour: the operator that wrote it. Lines join a context to itself or to its "
+    "parents in the cycle before. Every cycle draws its own anchors, so a fall from one to the "
+    "next may be harder anchors.",
+    "seconds": "Where the wall time went, mean over the runs of an arm; other: start-up, "
+    "checkpoints and waiting.",
 }
 WIDE = frozenset({"reward_by_step", "populations"})
 
@@ -69,11 +74,10 @@ def _prefix(chapter: Chapter) -> str:
 
 
 def _opening(chapter: Chapter) -> Markup:
-    """Why this task was chosen, and what came out."""
-    why = chapter.study.summary["why"] or "No reason for choosing this task was given."
-    return join(
-        tag("p", why, class_="soft"), tag("p", headline(chapter.study.summary), class_="lead")
-    )
+    """Why this task was chosen, where the config says it, and what came out."""
+    why = chapter.study.summary["why"]
+    told = tag("p", why, class_="soft") if why else ""
+    return join(told, tag("p", headline(chapter.study.summary), class_="lead"))
 
 
 def _contents(parts: Sequence[tuple[Chapter, Sequence[Part]]]) -> Markup:
@@ -105,7 +109,7 @@ def _parts(chapter: Chapter, prefix: str) -> list[Part]:
     """The parts in reading order; empty ones are left out."""
     study = chapter.study
     parts = [
-        Part("summary", "Summary", overview(study.runs, study.summary)),
+        Part("summary", "Summary", [*overview(study.runs, study.summary), words()]),
         Part("curves", "Curves and time", list(_curves(chapter))),
         *(Part(section.name, section.title, section.body) for section in chapter.sections),
         Part("by_seed", "Every evaluation", list(rewards_by_seed(study.summary))),

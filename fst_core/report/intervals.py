@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fst_core.report.markup import Markup, join, number_text, tag
-from fst_core.report.summary import FEWEST_SEEDS
+from fst_core.report.statistics import FEWEST_SEEDS, without_spread
 
 
 def with_interval(found: Any, digits: int = 3) -> str:
     """ "0.812 [0.700, 0.924]"; with two seeds "0.812 (0.800, 0.824)", for a t-interval over two
-    is twelve standard errors wide and says nothing; with one "0.812 (1 seed)".
+    is twelve standard errors wide and says nothing; with one "0.812 (1 seed)"; where all seeds
+    have the same value "0.812 (all 3 equal)", for no spread is no certainty.
 
     Args:
-        found: a statistic over seeds, as `report.summary.statistic` makes it.
+        found: a statistic over seeds, as `report.statistics.statistic` makes it.
     """
     mean = number_text(found["mean"], digits)
     values = [value for value in found["seeds"].values() if value is not None]
@@ -20,6 +21,8 @@ def with_interval(found: Any, digits: int = 3) -> str:
         return f"{mean} (1 seed)"
     if found["interval"] is None:
         return mean
+    if without_spread(found["interval"]):
+        return f"{mean} (all {len(values)} equal)"
     if len(values) < FEWEST_SEEDS:
         return f"{mean} ({', '.join(number_text(value, digits) for value in values)})"
     return f"{mean} {span_text(found['interval'], digits)}"
@@ -32,7 +35,9 @@ def estimate_cell(found: Any) -> Markup:
 
 
 def span_text(bounds: Sequence[float] | None, digits: int = 3) -> str:
-    """An interval as "[0.100, 0.200]"; – where it is undefined."""
+    """An interval as "[0.100, 0.200]"; – where it is undefined, "no spread" where it is a point."""
     if bounds is None:
         return "–"
+    if without_spread(bounds):
+        return "no spread"
     return f"[{', '.join(number_text(bound, digits) for bound in bounds)}]"

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fst_core.report.statistics import Json
 from fst_core.report.studies import folder_name
-from fst_core.report.summary import Json, write_summary
+from fst_core.report.summary import write_summary
 
 MEANS = ("final_reward", "best_reward", "final_seed_reward", "final_kl")
 """Statistics of an arm of which the mean over seeds is kept."""

@@ -4,13 +4,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fst_core.counting import counted
+from fst_core.report.comparison import COMPARED, KL_COLUMNS, told_kl
 from fst_core.report.headline import LABELS, UNITS, challenger, findings
 from fst_core.report.intervals import estimate_cell, with_interval
 from fst_core.report.markup import Markup, details, number_text, table, tag
 from fst_core.report.runs import RunLog
-from fst_core.report.summary import FEWEST_SEEDS
+from fst_core.report.statistics import FEWEST_SEEDS, without_spread
 
 Json = Mapping[str, Any]
+
+REWARD_NOTE = (
+    "Means over the runs counted, one a seed. Below a mean, from three seeds on, the 95% "
+    "t-interval over seeds in square brackets, cut where no value can lie (rewards lie in "
+    "[0, 1]); of two seeds their own values, for two give no usable interval. Reward is mean@k on "
+    "validation problems: the mean over a problem's k samples. The highest reward is the largest "
+    "of a run's evaluations, so it also rises with their number and their noise."
+)
+COST_NOTE = (
+    "What training used, means over the runs counted. Where rl's peak is reached: on the mean "
+    "curve over seeds. Seconds are wall time on the machine of the run, whatever else ran there; "
+    "other: start-up, checkpoints and waiting."
+)
+COMPARISON_NOTE = (
+    "Differences arm - rl seed by seed, over the seeds both were run with. Beyond seed noise: the "
+    "95% t-interval over these pairs, from three on, has a width and leaves out zero. It takes the "
+    "problems as they are, and no account of how many numbers are compared. Of rollouts to rl's "
+    "peak the values are those of the mean curves; their difference is seed by seed where every "
+    "pair got there, else that of the mean curves."
+)
 
 
 def overview(runs: Sequence[RunLog], summary: Json) -> list[Markup]:
@@ -32,35 +53,35 @@ def _notes(runs: Sequence[RunLog]) -> Iterator[Markup]:
 
 
 def _summary_tables(summary: Json) -> Iterator[Markup]:
-    note = (
-        "Means over the runs counted; below them, from three seeds on, the 95% t-interval over "
-        "seeds in square brackets; of two seeds their own values, for two give no usable interval."
-    )
-    yield tag("p", note, class_="soft")
+    kl = summary["kl_column"] or "kl"
+    yield tag("p", REWARD_NOTE, told_kl(summary["kl_column"]), class_="soft")
     yield table(
         (
-            "arm", "runs counted", "context", "final reward", "best reward",
-            "final reward, seed context", "KL at the end (nats/token)", "KL, seed context",
+            "arm", "runs counted", "judged context", "final reward", "highest reward of a run",
+            "final reward, seed context", f"KL at the end, {KL_COLUMNS[kl]} (nats/token)",
+            f"KL, {KL_COLUMNS[kl]}, seed context",
         ),
-        [_reward_row(name, arm) for name, arm in summary["arms"].items()],
+        [_reward_row(name, arm, kl) for name, arm in summary["arms"].items()],
     )  # fmt: skip
+    yield tag("p", COST_NOTE, class_="soft")
     yield table(
         (
-            "arm", "steps", "steps to rl's peak", "rollouts to rl's peak", "slow rollouts",
+            "arm", "slow steps", "steps to rl's peak", "rollouts to rl's peak", "slow rollouts",
             "fast rollouts", "reflections", "evaluation rollouts", "slow tokens", "fast tokens",
-            "fast s",
-            "slow s", "evaluation s", "other s", "total s",
+            "fast (s)", "slow (s)", "evaluation (s)", "other (s)", "total (s)",
         ),
         [_cost_row(name, arm) for name, arm in summary["arms"].items()],
     )  # fmt: skip
     if summary["comparisons"]:
         yield tag("h3", "Every arm against rl")
+        yield tag("p", COMPARISON_NOTE, class_="soft")
         yield _comparison_table(summary["comparisons"])
 
 
-def _reward_row(name: str, arm: Json) -> list[Any]:
+def _reward_row(name: str, arm: Json, kl: str) -> list[Any]:
     count = f"{len(arm['counted'])} of {arm['runs']}{' (unfinished)' * arm['partial']}"
-    names = ("final_reward", "best_reward", "final_seed_reward", "final_kl", "final_seed_kl")
+    kls = (f"final_{kl}", f"final_seed_{kl}")
+    names = ("final_reward", "best_reward", "final_seed_reward", *kls)
     return [name, count, arm["context"], *(estimate_cell(arm[key]) for key in names)]
 
 
@@ -86,13 +107,15 @@ def _comparison_table(comparisons: Json) -> Markup:
     for arm, metrics in comparisons.items():
         for metric, found in metrics.items():
             unit, digits = UNITS[metric]
-            verdict = {True: "better", False: "worse", None: "equal or unknown"}[found["better"]]
+            equal = "–" if found["difference"] is None else "equal"
+            verdict = {True: "better", False: "worse", None: equal}[found["better"]]
             values = [number_text(found[key], digits) for key in ("arm", "rl", "difference")]
             told = [found["pairs"], _spread(found, digits), verdict, _sure(found)]
-            rows.append([arm, f"{LABELS[metric]} ({unit})", *values, *told])
+            aim = "higher" if COMPARED[metric] > 0 else "lower"
+            rows.append([arm, f"{LABELS[metric]} ({unit}; {aim} is better)", *values, *told])
     headers = (
-        "arm", "measure", "arm", "rl", "difference", "pairs of seeds", "95% interval", "",
-        "beyond seed noise",
+        "arm", "measure", "of the arm", "of rl", "difference", "pairs of seeds", "95% interval",
+        "the arm is", "beyond seed noise",
     )  # fmt: skip
     return table(headers, rows)
 
@@ -105,6 +128,8 @@ def _spread(found: Json, digits: int) -> Markup:
         return tag("span", f"none; by seed {seeds}" if known else "–")
     if found["interval"] is None:
         return tag("span", "–")
+    if without_spread(found["interval"]):
+        return tag("span", "no spread")
     low, high = (number_text(bound, digits) for bound in found["interval"])
     return tag("span", f"{low} to {high}")
 
@@ -119,15 +144,23 @@ def _sure(found: Json) -> str:
 
 def rewards_by_seed(summary: Json) -> Iterator[Markup]:
     """Every evaluation of every arm, opened by the reader."""
+    kl = summary["kl_column"] or "kl"
     for name, arm in summary["arms"].items():
         rows = [
             [label, item["step"], number_text(item["rollouts"], 0), with_interval(item["reward"]),
              ", ".join(f"s{s}: {number_text(v)}" for s, v in item["reward"]["seeds"].items()),
-             number_text(item["kl"])]
+             number_text(item[kl])]
             for label, key in ((arm["context"], "evaluations"), ("seed", "seed_evaluations"))
             for item in arm[key]
             if key == "evaluations" or arm["context"] != "seed"
         ]  # fmt: skip
-        headers = ("context", "step", "training rollouts", "reward", "by seed", "KL (nats/token)")
+        headers = (
+            "context",
+            "step",
+            "training rollouts",
+            "reward",
+            "by seed",
+            f"KL, {KL_COLUMNS[kl]} (nats/token)",
+        )
         if rows:
             yield details(f"{name}: {counted(len(rows), 'evaluation')}", table(headers, rows))

@@ -8,19 +8,20 @@ import pandas as pd
 from fst_core.counting import counted
 from fst_core.report.arms import counted_runs, learning_runs
 from fst_core.report.asymptote import fits_by_step
-from fst_core.report.divergence import kl_column, kl_saved, saved_numbers
+from fst_core.report.comparison import BASELINE
+from fst_core.report.divergence import kl_saved, saved_numbers
 from fst_core.report.efficiency import mean_curve_costs, no_target, times_less
 from fst_core.report.escape import THRESHOLD, leaving_by_arm
 from fst_core.report.headline import preferred_challenger
 from fst_core.report.markup import number_text, table, tag
 from fst_core.report.quadrants import cells_and_effects
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import BASELINE
 
 READING = (
     "What the paper reports for the Qwen3-8B family on CodeIO, Math (Polaris), HoVer-hard and a "
     "star-graph search, beside this study: another model and other tasks, so neither number "
-    "confirms or refutes the other. The paper gives no interval over seeds."
+    "confirms or refutes the other. The paper gives no interval over seeds; those of this "
+    "study are in the sections above."
 )
 
 
@@ -61,16 +62,17 @@ def _steps(study: Study, arm: str) -> str:
     if ratio is None:
         return "not reached"
     fewer = ratio >= 1
-    return f"{number_text(ratio if fewer else 1 / ratio, 1)} times {'fewer' if fewer else 'more'}"
+    times = f"{number_text(ratio if fewer else 1 / ratio, 1)} times {'fewer' if fewer else 'more'}"
+    return f"{times}, on the mean curves"
 
 
 def _saved(study: Study, arm: str) -> str:
-    column = kl_column(study)
+    column = study.summary["kl_column"]
     if column is None or not any(run.trains for run in counted_runs(study)[arm]):
         return "undefined: it takes the KL of two arms that train weights"
     found = saved_numbers(kl_saved(study, arm, BASELINE, column))
     if found["saved"]["mean"] is None:
-        reasons = "; ".join(dict.fromkeys(found["reasons"].values()))
+        reasons = " ".join(dict.fromkeys(found["reasons"].values()))
         return f"undefined: {reasons or 'the arms share no seed'}"
     return f"{100 * found['saved']['mean']:.0f}% (mean over {counted(found['saved']['n'], 'seed')})"
 
@@ -98,7 +100,7 @@ def _escape(study: Study, arm: str) -> str:
         return "neither starts at zero"
     points = {name: found[name]["mean_curve"] for name in (arm, BASELINE)}
     return " against ".join(
-        f"{name} {number_text(point['step'], 0) if point else 'not left'}"
+        f"{name} {'at step ' + number_text(point['step'], 0) if point else 'not left'}"
         for name, point in points.items()
     )
 

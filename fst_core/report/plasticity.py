@@ -18,12 +18,21 @@ from matplotlib.ticker import MaxNLocator
 
 from fst_core.estimators.curves import area_under, ratio
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
+from fst_core.report.comparison import told_kl
 from fst_core.report.figures import MARKERS, arm_colours, legend_above, plain, to_svg
 from fst_core.report.intervals import estimate_cell
 from fst_core.report.markup import table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, number, statistic
+from fst_core.report.statistics import (
+    NOT_NEGATIVE,
+    REWARD,
+    Json,
+    Range,
+    number,
+    statistic,
+)
+from fst_core.report.summary import KL_RANGES
 
 MEASURES = ("area", "final")
 """Mean height of the reward curve, and the last reward."""
@@ -36,7 +45,7 @@ READING = (
     "Every arm trains afresh on the same task; only the weights it starts from differ. Area: mean "
     "height of the reward curve over slow steps (trapezoid). Ratio: to the arm that starts from "
     "the base model, seed by seed, over the steps both runs of a pair reached; below 1 is "
-    "plasticity lost. KL is to the base model, per token (k1). Below a mean: its 95% t-interval "
+    "plasticity lost. KL is to the base model. Below a mean: its 95% t-interval "
     "over seeds (with two seeds, their values)."
 )
 CAPTION = (
@@ -73,14 +82,15 @@ class Probe:
 def _probes(study: Study) -> list[Probe]:
     counted = {name for arm in study.summary["arms"].values() for name in arm["counted"]}
     trained = [run for run in study.runs if run.trains]
-    return [_probe(run, study.tables["curves"], run.id in counted) for run in trained if run.events]
+    curves, kl = study.tables["curves"], study.summary["kl_column"] or "kl"
+    return [_probe(run, curves, kl, run.id in counted) for run in trained if run.events]
 
 
-def _probe(run: RunLog, curves: pd.DataFrame, counted: bool) -> Probe:
+def _probe(run: RunLog, curves: pd.DataFrame, kl: str, counted: bool) -> Probe:
     mine = curves[(curves["run"] == run.id) & curves["headline"].astype(bool)].sort_values("step")
     rewards = [number(value) for value in mine["reward"]]
     points = [(int(s), r) for s, r in zip(mine["step"], rewards, strict=True) if r is not None]
-    drift = [number(value) for value in mine["kl"]] or [None]
+    drift = [number(value) for value in mine[kl]] or [None]
     return Probe(
         run=run,
         counted=counted,
@@ -97,8 +107,8 @@ def section(study: Study) -> Section | None:
     if all(probe.start is None for probe in probes):
         return None
     arms = {arm: [p for p in probes if p.run.arm == arm] for arm in _names(probes)}
-    base = _base_arm(arms)
-    found = {arm: _arm(mine, arms.get(base or "", [])) for arm, mine in arms.items()}
+    base, kl = _base_arm(arms), study.summary["kl_column"] or "kl"
+    found = {arm: _arm(mine, arms.get(base or "", []), KL_RANGES[kl]) for arm, mine in arms.items()}
     seeds = {arm: len([p for p in mine if p.counted]) for arm, mine in arms.items()}
     notes = [*_notes(arms, base), *single_seeds(seeds)]
     svg = to_svg("plasticity", partial(_draw, arms))
@@ -106,7 +116,7 @@ def section(study: Study) -> Section | None:
         name="plasticity",
         title="Plasticity: fresh training from trained weights",
         body=[
-            tag("p", READING, class_="soft"),
+            tag("p", READING, told_kl(study.summary["kl_column"]), class_="soft"),
             *notes_of(notes),
             shown_figure(svg, CAPTION),
             table(HEADERS, [_row(arm, arms[arm], found[arm], arm == base) for arm in arms]),
@@ -126,20 +136,24 @@ def _base_arm(arms: Mapping[str, Sequence[Probe]]) -> str | None:
     return next((a for a, mine in arms.items() if all(p.start is None for p in mine)), None)
 
 
-def _arm(probes: Sequence[Probe], base: Sequence[Probe]) -> Json:
+def _arm(probes: Sequence[Probe], base: Sequence[Probe], kl_range: Range) -> Json:
     """Area and final reward over the counted seeds, each with its ratio to the base arm's."""
     counted = {probe.run.seed: probe for probe in probes if probe.counted}
     others = {probe.run.seed: probe for probe in base if probe.counted}
     ratios = {seed: _ratios(probe, others.get(seed)) for seed, probe in counted.items()}
     return {
-        "area": statistic({s: area_under(p.steps, p.rewards) for s, p in counted.items()}),
-        "final": statistic({s: p.rewards[-1] if p.steps else None for s, p in counted.items()}),
+        "area": statistic({s: area_under(p.steps, p.rewards) for s, p in counted.items()}, REWARD),
+        "final": statistic(
+            {s: p.rewards[-1] if p.steps else None for s, p in counted.items()}, REWARD
+        ),
         **{
-            f"{measure}_ratio": statistic({seed: both[measure] for seed, both in ratios.items()})
+            f"{measure}_ratio": statistic(
+                {s: both[measure] for s, both in ratios.items()}, NOT_NEGATIVE
+            )
             for measure in MEASURES
         },
-        "kl_start": statistic({seed: probe.kl[0] for seed, probe in counted.items()}),
-        "kl_end": statistic({seed: probe.kl[1] for seed, probe in counted.items()}),
+        "kl_start": statistic({seed: probe.kl[0] for seed, probe in counted.items()}, kl_range),
+        "kl_end": statistic({seed: probe.kl[1] for seed, probe in counted.items()}, kl_range),
     }
 
 

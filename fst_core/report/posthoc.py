@@ -31,7 +31,7 @@ from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import details, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, statistic
+from fst_core.report.statistics import DOUBLE_DIFFERENCE, Json, statistic
 
 HEADERS = (
     "arm", "searched on", "seeds", "search rollouts", "seed context before", "best context after",
@@ -138,7 +138,8 @@ def _gains(arms: Mapping[str, Sequence[Search]], base: str | None) -> Json:
                 seed: gain - reference[seed]
                 for seed, gain in own.items()
                 if gain is not None and reference.get(seed) is not None
-            }
+            },
+            DOUBLE_DIFFERENCE,
         )
     return gains
 

@@ -18,7 +18,15 @@ from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import Markup, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, number, statistic
+from fst_core.report.statistics import (
+    DIFFERENCE,
+    DOUBLE_DIFFERENCE,
+    REWARD,
+    Json,
+    Range,
+    number,
+    statistic,
+)
 
 Cell = tuple[str, str]
 """Weights ("base" or "trained") and context ("seed" or "best")."""
@@ -46,8 +54,8 @@ READING = (
 )
 EFFECT_READING = (
     "Gains over base weights under the seed context, paired by seed and problem; interaction: both "
-    "- weights only - contexts only. In brackets the bootstrap interval over problems, seeds as "
-    "they are."
+    "- weights only - contexts only. Below a mean: its 95% t-interval over seeds (with two seeds, "
+    "their values), and below that the bootstrap interval over problems, seeds as they are."
 )
 CAPTION = (
     "Reward of base and of trained weights, under the seed context and under the evolved ones; "
@@ -124,15 +132,20 @@ def _arm(seeds: Mapping[int, Mapping[Cell, Measurement]]) -> Json:
         mine = {seed: found[cell].reward for seed, found in seeds.items() if cell in found}
         if mine:
             cells[" x ".join(cell)] = {
-                **statistic(mine),
+                **statistic(mine, REWARD),
                 "over_problems": _over_problems(seeds, {cell: 1}),
             }
     effects = {
-        name: {**statistic(values), "over_problems": _over_problems(seeds, terms)}
+        name: {**statistic(values, _range(terms)), "over_problems": _over_problems(seeds, terms)}
         for name, terms in EFFECTS.items()
         if (values := _effect_by_seed(seeds, terms))
     }
     return {"cells": cells, "effects": effects}
+
+
+def _range(terms: Mapping[Cell, int]) -> Range:
+    """Of a signed sum of as many rewards as are added and taken off."""
+    return DIFFERENCE if len(terms) == 2 else DOUBLE_DIFFERENCE
 
 
 def _effect_by_seed(
@@ -221,8 +234,8 @@ def _effect_table(found: Mapping[str, Json]) -> Markup:
 def _effect_cell(found: Json | None) -> Any:
     if found is None:
         return "–"
-    problems = tag("div", span_text(found["over_problems"]), class_="soft span")
-    return join(number_text(found["mean"]), problems)
+    problems = f"problems: {span_text(found['over_problems'])}"
+    return join(estimate_cell(found), tag("div", problems, class_="soft span"))
 
 
 def _sentence(arm: str, found: Json) -> str:
@@ -246,7 +259,9 @@ def _share(known: Mapping[str, float]) -> str:
         "interaction": "the interaction: each is worth more with the other",
     }[largest]
     return (
-        f"; the largest part is that of {channel}" if known[largest] > 0 else "; no part is a gain"
+        f"; the largest part in the mean is that of {channel}"
+        if known[largest] > 0
+        else "; no part is a gain in the mean"
     )
 
 

@@ -20,7 +20,7 @@ from fst_core.report.figures import arm_styles, legend_of, plain, to_svg
 from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json, number, statistic
+from fst_core.report.statistics import REWARD, Json, number, statistic
 
 READING = (
     "The last evaluation of the runs counted. mean@k: mean over a problem's k samples; below it "
@@ -128,7 +128,7 @@ def _numbers(study: Study, final: Final) -> Json:
         "task": final.task,
         "problems": max((len(matrix) for matrix in final.matrices), default=None),
         "samples": final.samples or None,
-        "mean": statistic({seed: found.reward for seed, found in final.seeds.items()}),
+        "mean": statistic({s: found.reward for s, found in final.seeds.items()}, REWARD),
         "over_problems": _interval(final, "problems"),
         "over_problems_and_seeds": _interval(final, "problems and seeds"),
         "running_max": _highest(mean_curve_of(study, runs, final.context), final),

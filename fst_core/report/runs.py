@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fst_core.journal import Event, JournalError, effective, read_events
+from fst_core.run_folder import JOURNAL, no_run
+
+START_AGAIN = "Run it again: it starts from the beginning."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,28 @@ def _left_out(run: RunLog, chosen: RunLog, parent: str) -> RunLog:
 
 def _read_journal(folder: Path) -> tuple[list[Event], str]:
     try:
-        events = effective(read_events(folder / "journal.jsonl"))
-        missing = "No journal was found: the run never started here."
-        return events, "" if events else missing
+        events = effective(read_events(folder / JOURNAL))
+        return events, "" if events else _nothing_in(folder)
     except (JournalError, KeyError, TypeError) as error:
         reason = str(error).replace(f"{folder}/", "")
         return [], f"The journal is damaged and none of it was used: {reason}."
+
+
+def _nothing_in(folder: Path) -> str:
+    """Why a run folder has no event, one sentence, and what to do."""
+    journal = folder / JOURNAL
+    if read_events(journal):
+        return f"Every event of the journal was taken back by a rewind. {START_AGAIN}"
+    if journal.exists() and journal.stat().st_size:
+        return (
+            "The journal has no whole event: its first line is torn, as by a death while it was "
+            f"written. {START_AGAIN}"
+        )
+    if journal.exists() or journal.with_name(f"{JOURNAL}.gz").exists():
+        return f"The journal is empty: the run died before its first event. {START_AGAIN}"
+    if not folder.is_dir():
+        return "There is no such folder."
+    return f"No journal was found: {no_run(folder)}."
 
 
 def _read_config(path: Path) -> dict[str, Any]:

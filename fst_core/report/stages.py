@@ -19,12 +19,25 @@ from fst_core.estimators.continual import (
 )
 from fst_core.report.changes import metric
 from fst_core.report.runs import RunLog
-from fst_core.report.summary import Json, number, statistic
+from fst_core.report.statistics import (
+    DIFFERENCE,
+    NOT_NEGATIVE,
+    REWARD,
+    Json,
+    Range,
+    number,
+    statistic,
+)
 
-SCORES = (
-    "average_accuracy", "backward_transfer", "forward_transfer", "forgetting",
-    "average_minimum_accuracy", "worst_case_accuracy",
-)  # fmt: skip
+SCORES: Mapping[str, Range] = {
+    "average_accuracy": REWARD,
+    "backward_transfer": DIFFERENCE,
+    "forward_transfer": DIFFERENCE,
+    "forgetting": DIFFERENCE,
+    "average_minimum_accuracy": REWARD,
+    "worst_case_accuracy": REWARD,
+}
+"""Scores of a whole sequence, and the range of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +163,8 @@ def arm_scores(curves: Sequence[TaskCurves]) -> Json:
         "context": curves[0].context,
         "matrix": _mean_matrix(curves),
         "scores": {
-            name: statistic({seed: values.get(name) for seed, values in scores.items()})
-            for name in SCORES
+            name: statistic({seed: values.get(name) for seed, values in scores.items()}, within)
+            for name, within in SCORES.items()
         },
         "switches": [_switch(curves, stage) for stage in range(1, len(plan.tasks))],
     }
@@ -162,7 +175,7 @@ def _mean_matrix(curves: Sequence[TaskCurves]) -> list[list[Json]]:
     tasks = range(len(curves[0].plan.tasks))
     return [
         [
-            statistic({s: m[stage][task] for s, m in matrices.items() if stage < len(m)})
+            statistic({s: m[stage][task] for s, m in matrices.items() if stage < len(m)}, REWARD)
             for task in tasks
         ]
         for stage in range(len(tasks) + 1)
@@ -186,8 +199,8 @@ def _switch(curves: Sequence[TaskCurves], stage: int) -> Json:
         "from": plan.tasks[stage - 1],
         "to": plan.tasks[stage],
         **{
-            name: statistic({seed: _mean_of(falls.get(seed, []), name) for seed in seeds})
-            for name in ("before", "minimum", "gap")
+            name: statistic({seed: _mean_of(falls.get(seed, []), name) for seed in seeds}, within)
+            for name, within in (("before", REWARD), ("minimum", REWARD), ("gap", DIFFERENCE))
         },
         "recovered": sum(fall.recovered_at is not None for fall in defined),
         "of": len(defined),
@@ -222,8 +235,8 @@ def own_stage(arms: Mapping[str, Sequence[TaskCurves]], stage: int) -> Json:
         found[arm] = {
             "steps": list(means[arm]),
             "share_of_peak": normalised[arm],
-            "end": statistic(ends),
-            "end_share_of_peak": statistic(shares),
+            "end": statistic(ends, REWARD),
+            "end_share_of_peak": statistic(shares, NOT_NEGATIVE),
         }
     return {"task": task, "peak": peak, "arms": found}
 

@@ -16,52 +16,20 @@ from typing import Any
 
 import pandas as pd
 
-from fst_core.estimators.bootstrap import t_interval
 from fst_core.journal import Event
+from fst_core.report.comparison import BASELINE, KL_COLUMNS, comparisons
 from fst_core.report.runs import RunLog
+from fst_core.report.statistics import NOT_NEGATIVE, REWARD, UNBOUNDED, Json, number, statistic
 
-BASELINE = "rl"
-CONFIDENCE = 0.95
-FEWEST_SEEDS = 3
-"""Fewest seeds whose interval is shown: over two it is 12.7 standard errors to each side."""
-Json = dict[str, Any]
-
-POINT = ("step", "reward", "rollouts", "kl", "seconds")
+POINT = ("step", "reward", "rollouts", *KL_COLUMNS, "seconds")
 """What is told of an evaluation at which a target was reached."""
-
-COMPARED: dict[str, int] = {
-    "rollouts_to_peak": -1,
-    "final_kl": -1,
-    "final_reward": 1,
-    "final_seed_reward": 1,
-    "training_seconds": -1,
-}
-"""What arms are compared on, and which sign of the difference is better."""
-
-
-def number(value: Any) -> float | None:
-    """A finite float, or None."""
-    if value is None or pd.isna(value) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def interval(values: Sequence[float]) -> list[float] | None:
-    """Two-sided 95% t-interval of the mean over independent values; None for fewer than two."""
-    found = t_interval(values, CONFIDENCE)
-    return None if found is None else [found.low, found.high]
-
-
-def statistic(by_seed: Mapping[int, Any]) -> Json:
-    """Mean over the seeds that have a value, its interval, and the values by seed."""
-    known = {str(seed): number(value) for seed, value in by_seed.items()}
-    values = [value for value in known.values() if value is not None]
-    mean = sum(values) / len(values) if values else None
-    return {"mean": mean, "interval": interval(values), "n": len(values), "seeds": known}
+KL_RANGES = {"kl": UNBOUNDED, "kl_exact": NOT_NEGATIVE}
+"""k1 is a mean of signed terms, so it may come out below 0 where a divergence cannot."""
 
 
 def summarize(runs: Sequence[RunLog], curves: pd.DataFrame) -> Json:
     """The summary of a study as plain JSON types; see the module's docstring for the rules."""
+    kl = kl_column(curves)
     arms = {arm: _arm(arm, runs, curves) for arm in dict.fromkeys(run.arm for run in runs)}
     peak = _peak(arms[BASELINE]) if BASELINE in arms else None
     for arm, summary in arms.items():
@@ -72,8 +40,21 @@ def summarize(runs: Sequence[RunLog], curves: pd.DataFrame) -> Json:
         "runs": [_run(run) for run in runs],
         "arms": arms,
         "rl_peak": peak,
-        "comparisons": _comparisons(arms, {run.arm for run in runs if run.learns}),
+        "kl_column": kl,
+        "comparisons": comparisons(arms, {run.arm for run in runs if run.learns}, kl),
     }
+
+
+def kl_column(curves: pd.DataFrame) -> str | None:
+    """The column KL is told in: exact where every evaluation with a KL has it, else k1.
+
+    One column for a study, so that no arm's estimate is compared with another's exact value; None
+    where no KL was measured.
+    """
+    known = curves.dropna(subset=["kl"])
+    if known.empty:
+        return None
+    return "kl_exact" if known["kl_exact"].notna().all() else "kl"
 
 
 def _run(run: RunLog) -> Json:
@@ -105,12 +86,15 @@ def _arm(arm: str, runs: Sequence[RunLog], curves: pd.DataFrame) -> Json:
         "context": "best" if any(run.evolves for run in counted) else "seed",
         "evaluations": _evaluations(headline),
         "seed_evaluations": _evaluations(seed),
-        "final_reward": statistic(_last(headline, "reward")),
-        "best_reward": statistic(dict(headline.groupby("seed")["reward"].max())),
-        "final_seed_reward": statistic(_last(seed, "reward")),
-        "final_kl": statistic(_last(headline, "kl")),
-        "final_seed_kl": statistic(_last(seed, "kl")),
-        "steps": statistic({run.seed: run.last_step for run in counted}),
+        "final_reward": statistic(_last(headline, "reward"), REWARD),
+        "best_reward": statistic(dict(headline.groupby("seed")["reward"].max()), REWARD),
+        "final_seed_reward": statistic(_last(seed, "reward"), REWARD),
+        **{
+            f"final_{judged}{column}": statistic(_last(rows, column), KL_RANGES[column])
+            for column in KL_COLUMNS
+            for judged, rows in (("", headline), ("seed_", seed))
+        },
+        "steps": statistic({run.seed: run.last_step for run in counted}, NOT_NEGATIVE),
         "used": _used(counted),
         "seconds": _seconds(counted),
     }
@@ -136,8 +120,8 @@ def _evaluations(rows: pd.DataFrame) -> list[Json]:
     return [
         {
             "step": int(str(step)),
-            "reward": statistic(dict(zip(group["seed"], group["reward"], strict=True))),
-            "kl": number(group["kl"].mean()),
+            "reward": statistic(dict(zip(group["seed"], group["reward"], strict=True)), REWARD),
+            **{column: number(group[column].mean()) for column in KL_COLUMNS},
             "rollouts": number(group["rollouts"].mean()),
         }
         for step, group in rows.groupby("step")
@@ -229,64 +213,7 @@ def _seconds(counted: Sequence[RunLog]) -> dict[str, Any]:
     parts = ("fast", "slow", "slow_generate", "evaluation", "other", "total")
     means = {part: statistic({s: v[part] for s, v in per_run.items()})["mean"] for part in parts}
     training = {seed: value["fast"] + value["slow"] for seed, value in per_run.items()}
-    return {**means, "training": statistic(training)}
-
-
-def _measured(arm: Json, metric: str) -> tuple[float | None, dict[str, float | None]]:
-    """One compared number of an arm: its mean, and the values by seed."""
-    if metric == "rollouts_to_peak":
-        to_peak = arm["to_rl_peak"]
-        points = to_peak["seeds"]
-        by_seed = {seed: point and point["rollouts"] for seed, point in points.items()}
-        return (to_peak["mean_curve"] or {}).get("rollouts"), by_seed
-    found = arm["seconds"]["training"] if metric == "training_seconds" else arm[metric]
-    return found["mean"], found["seeds"]
-
-
-def _comparisons(arms: Mapping[str, Json], learning: set[str]) -> dict[str, dict[str, Json]]:
-    """Every arm that learns against rl on each compared number: an untrained one costs nothing."""
-    rl = arms.get(BASELINE)
-    if rl is None or rl["to_rl_peak"] is None:
-        return {}
-    return {
-        name: {metric: _compare(arm, rl, metric) for metric in COMPARED}
-        for name, arm in arms.items()
-        if name != BASELINE and name in learning and arm["counted"]
-    }
-
-
-def _compare(arm: Json, rl: Json, metric: str) -> Json:
-    """Difference arm - rl, its interval over seeds paired by number, and who is better.
-
-    `better` is true, false, or null where a value is missing or both are equal (an arm that never
-    reaches the peak is worse); `certain` says whether the interval leaves out zero and stands on
-    `FEWEST_SEEDS` pairs at least. `seeds` has the difference of each seed, null where undefined.
-    """
-    (mine, my_seeds), (theirs, rl_seeds) = _measured(arm, metric), _measured(rl, metric)
-    pairs = {seed: (mine, rl_seeds.get(seed)) for seed, mine in my_seeds.items()}
-    by_seed = {
-        seed: None if a is None or b is None else number(a - b) for seed, (a, b) in pairs.items()
-    }
-    differences = [value for value in by_seed.values() if value is not None]
-    bounds = interval(differences) if len(differences) == len(pairs) else None
-    difference = None if mine is None or theirs is None else mine - theirs
-    better = None
-    if difference is not None and abs(difference) > 1e-9:
-        better = difference * COMPARED[metric] > 0
-    if metric == "rollouts_to_peak" and mine is None and theirs is not None:
-        better = False
-    return {
-        "arm": mine,
-        "rl": theirs,
-        "difference": difference,
-        "interval": bounds,
-        "pairs": len(differences),
-        "seeds": by_seed,
-        "better": better,
-        "certain": bounds is not None
-        and len(differences) >= FEWEST_SEEDS
-        and (bounds[0] > 0 or bounds[1] < 0),
-    }
+    return {**means, "training": statistic(training, NOT_NEGATIVE)}
 
 
 def write_summary(summary: Mapping[str, Any], path: Path) -> Path:

@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from fst_core.report.comparison import KL_COLUMNS
 from fst_core.report.intervals import with_interval
 from fst_core.report.markup import number_text
 
@@ -19,7 +20,7 @@ def summary_table(summary: Json) -> Group:
     """One table an experiment, one row an arm; an interval stands below its value.
 
     An arm is marked while none of its runs has ended: its values are then those so far.
-    "rollouts to peak" is to the peak of rl's mean curve.
+    "rollouts to peak" is to the peak of rl's mean curve; KL is in nats per token.
     """
     studies = summary.get("studies", {"": summary})
     return Group(*(_table(study) for study in studies.values()))
@@ -35,10 +36,12 @@ def _table(summary: Json) -> Table:
     table.add_column("arm", overflow="fold")
     table.add_column("runs", justify="right")
     table.add_column("final\nreward", justify="right", no_wrap=True)
-    for header in ("seed\ncontext", "KL", "rollouts\nto peak", "rollouts", "training\ns"):
+    kl = summary["kl_column"] or "kl"
+    drift = f"KL,\n{KL_COLUMNS[kl]}"
+    for header in ("seed\ncontext", drift, "rollouts\nto peak", "rollouts", "training\ns"):
         table.add_column(header, justify="right", min_width=max(map(len, header.split("\n"))))
     for name, arm in summary["arms"].items():
-        table.add_row(name, *_cells(arm))
+        table.add_row(name, *_cells(arm, kl))
     if any(_unfinished(arm) for arm in summary["arms"].values()):
         table.caption = UNFINISHED
         table.caption_justify = "left"
@@ -49,7 +52,7 @@ def _unfinished(arm: Json) -> bool:
     return bool(arm["partial"] and arm["counted"])
 
 
-def _cells(arm: Json) -> list[str]:
+def _cells(arm: Json, kl: str) -> list[str]:
     to_peak, used = arm["to_rl_peak"] or {"mean_curve": None, "defined": False}, arm["used"]
     point = to_peak["mean_curve"]
     missing = "not reached" if to_peak["defined"] else "–"
@@ -58,7 +61,7 @@ def _cells(arm: Json) -> list[str]:
         f"{len(arm['counted'])}/{arm['runs']}{'*' if _unfinished(arm) else ''}",
         with_interval(arm["final_reward"], 2).replace(" ", "\n", 1),
         number_text(arm["final_seed_reward"]["mean"], 2),
-        number_text(arm["final_kl"]["mean"]),
+        number_text(arm[f"final_{kl}"]["mean"]),
         number_text(point["rollouts"], 0) if point else missing,
         number_text(training, 0),
         number_text(arm["seconds"]["training"]["mean"], 1),

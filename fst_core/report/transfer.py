@@ -34,7 +34,7 @@ from fst_core.report.forgetting import (
 from fst_core.report.intervals import estimate_cell, span_text
 from fst_core.report.markup import details, table, tag
 from fst_core.report.section import Section, Study
-from fst_core.report.summary import Json
+from fst_core.report.statistics import Json
 
 AXIS = "easy to hard"
 HEADERS = (

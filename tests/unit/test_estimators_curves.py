@@ -46,17 +46,20 @@ def test_ratios_and_what_has_none():
 def test_leaving_zero_for_two_measurements():
     steps = [0, 10, 20, 30, 40]
     assert leaves_zero(steps, [0, 0.1, 0.0, 0.05, 0.2]) == 30
-    assert leaves_zero(steps, [0, 0, 0, 0, 0.1]) == 40
+    assert leaves_zero(steps, [0, 0, 0, 0, 0.1]) is None  # no next one confirms the last
+    assert leaves_zero(steps, [0, 0, 0, 0, 0.1], stay=1) == 40
     assert leaves_zero(steps, [0, 0.1, 0, 0.04, 0]) is None
     assert leaves_zero(steps, [0.2] * 5) == 0
     assert leaves_zero(steps, [0, 0.1, 0, 0, 0], stay=1) == 10
-    assert leaves_zero(steps, [0, 0.1, 0.1, 0, 0.1], stay=3) == 40
+    assert leaves_zero(steps, [0, 0.1, 0.1, 0, 0.1], stay=3) is None
+    assert leaves_zero(steps, [0, 0.1, 0.1, 0.1, 0], stay=3) == 10
     assert leaves_zero(steps, [0, 0.2, 0.3, 0.3, 0.3], threshold=0.25) == 20
 
 
 def test_leaving_zero_on_odd_input():
     assert leaves_zero([], []) is None
-    assert leaves_zero([0], [0.5]) == 0
+    assert leaves_zero([0, 1], [0.5, 0.5], stay=4) is None  # never so many in a row
+    assert leaves_zero([0], [0.5]) is None and leaves_zero([0], [0.5], stay=1) == 0
     assert leaves_zero([0, 1, 2, 3], [0.5, math.nan, 0.5, 0.5]) == 2
     with pytest.raises(ValueError, match="stay"):
         leaves_zero([0], [0.5], stay=0)

@@ -55,8 +55,17 @@ def test_an_evaluation_of_several_tasks_tells_each() -> None:
     rewards = {"sums": 0.75, "letters": 0.25}
     tasks = {name: {"evaluation/reward": reward} for name, reward in rewards.items()}
     line = evaluation_line(looked(tasks=tasks))
-    assert "reward 0.500 (sums 0.750, letters 0.250), KL 0.1000" in line
+    assert "reward 0.500 (sums 0.750, letters 0.250), k1 KL 0.1000" in line
+
+
+def test_an_evaluation_tells_the_exact_kl_where_it_has_one_and_which() -> None:
+    metrics = {"evaluation/reward": 0.5, "evaluation/kl": -0.1}
+    exact = looked(metrics={**metrics, "evaluation/kl_exact": 0.02})
+    assert evaluation_line(exact).endswith("reward 0.500, exact KL 0.0200")
+    assert evaluation_line(looked(metrics=metrics)).endswith("reward 0.500, k1 KL -0.1000")
+    none = looked(metrics={"evaluation/reward": 0.5})
+    assert evaluation_line(none).endswith("reward 0.500")
 
 
 def test_an_evaluation_of_one_task_tells_one_reward() -> None:
-    assert evaluation_line(looked()).endswith("reward 0.500, KL 0.1000")
+    assert evaluation_line(looked()).endswith("reward 0.500, k1 KL 0.1000")

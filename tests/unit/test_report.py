@@ -15,7 +15,8 @@ from rich.console import Console
 from fst_core.counting import counted
 from fst_core.report import Report, make_report, summary_table
 from fst_core.report.contexts import diff
-from fst_core.report.figures import HALF, arm_styles, draw_curves, legend_of
+from fst_core.report.figures import HALF, _parts, arm_styles, draw_curves, legend_of
+from fst_core.report.glossary import WORDS
 from fst_core.report.headline import headline
 from fst_core.report.markup import Markup, esc, number_text, tag
 from fst_core.report.record import TEXT_SHOWN_CHARACTERS
@@ -67,6 +68,27 @@ def test_headline_says_where_fst_wins_and_where_not(study) -> None:
         assert label in ahead
     assert "final reward under the seed context" in behind and "training wall time" in behind
     assert esc(said) in page_of(study[1])
+
+
+def test_a_page_without_a_reason_says_nothing_of_one(tmp_path: Path) -> None:
+    for why, told in (("", False), ("small enough", True)):
+        writer = start(tmp_path / f"{told}" / "rl-s0", "rl", 0, why=why)
+        evaluate(writer, 0, "seed", 0.5)
+        page = page_of(make_report([writer.path.parent], tmp_path / f"out-{told}"))
+        assert "No reason" not in page and ('<p class="soft">small enough</p>' in page) is told
+
+
+def test_every_word_of_the_summary_table_is_explained(study) -> None:
+    page = page_of(study[1])
+    assert "<summary>Words of this page</summary>" in page
+    assert all(tag("strong", word) in page for word in WORDS)
+
+
+def test_slow_time_is_split_only_where_generation_was_timed() -> None:
+    seconds = dict.fromkeys(("fast", "slow", "evaluation", "other", "total"), 2.0)
+    for generate, told in ((None, {"slow"}), (0.5, {"slow: generate", "slow: update"})):
+        parts = _parts({**seconds, "slow_generate": generate})
+        assert {name for name, width in parts.items() if "slow" in name and width} == told
 
 
 def test_headline_without_rl_and_without_anything(tmp_path: Path) -> None:

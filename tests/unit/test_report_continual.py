@@ -77,10 +77,8 @@ def test_intervals_are_over_seeds(tmp_path: Path) -> None:
     train(tmp_path, 1, {**WORKED, 8: (0.8, 0.6)})
     scores = answer(section, tmp_path).summary["contexts"]["headline"]["arms"]["rl"]["scores"]
     assert scores["backward_transfer"]["seeds"] == pytest.approx({"0": -0.2, "1": 0.0})
-    half = 12.7062 * 0.1
-    assert scores["backward_transfer"]["interval"] == pytest.approx(
-        [-0.1 - half, -0.1 + half], 1e-4
-    )
+    # -.1 -+ 12.7062 x .1 ends beyond both, and no change of an accuracy is beyond 1
+    assert scores["backward_transfer"]["interval"] == [-1.0, 1.0]
 
 
 def test_evolving_arms_are_judged_by_best_and_shown_under_seed(tmp_path: Path) -> None:

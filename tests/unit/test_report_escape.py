@@ -27,6 +27,18 @@ def test_per_seed_and_mean_curve(tmp_path: Path) -> None:
     assert "s1: not left" in told(found)
 
 
+def test_the_last_evaluation_has_no_next_one_to_confirm_it(tmp_path: Path) -> None:
+    run(tmp_path, "rl", 0, [0.0, 0.0, 0.0, 0.7])
+    run(tmp_path, "rl", 1, [0.0, 0.0, 0.6, 0.7])
+    run(tmp_path, "rl", 2, [0.0, 0.0, 0.0, 0.0])
+    found = answer(section, tmp_path)
+    arm = found.summary["arms"]["rl"]
+    assert arm["seeds"] == {"0": None, "1": {"step": 2.0, "rollouts": 32.0}, "2": None}
+    assert found.summary["notes"] == [
+        "rl-s0 is above zero at its last evaluation, which no next one confirms."
+    ]
+
+
 def test_shown_only_where_an_arm_starts_at_zero(tmp_path: Path) -> None:
     run(tmp_path, "rl", 0, [0.5, 0.6])
     assert section(read_study(tmp_path)) is None

@@ -9,13 +9,15 @@ from fst_core.report.headline import findings, headline
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
     """A study whose arm differs from rl in KL alone."""
-    nothing = {"arm": None, "rl": None, "difference": None, "interval": None, "pairs": 0}
+    both = {"shared": 3, "unpaired": []}
+    nothing = {"arm": None, "rl": None, "difference": None, "interval": None, "pairs": 0, **both}
     curve = {"rollouts": 10, "step": 1, "kl": 0.0, "reward": 0.5}
     to_peak = {"mean_curve": curve, "seeds": [0], "reached": 1}
     return {
         "rl_peak": {"reward": 0.0, "step": 0, "start": 0},
         "arms": {"fst": {"to_rl_peak": to_peak}, "rl": {"to_rl_peak": to_peak}},
-        "comparisons": {"fst": {"final_kl": found, "rollouts_to_peak": nothing}},
+        "kl_column": "kl",
+        "comparisons": {"fst": {"final_kl": {**both, **found}, "rollouts_to_peak": nothing}},
     }
 
 
@@ -55,3 +57,37 @@ def test_two_seeds_are_told_by_their_differences_and_never_as_an_interval() -> N
     assert "by seed 0.700 and 0.800: two seeds, too few for an interval" in sentence
     assert "95%" not in sentence and "leaves out zero" not in sentence
     assert "stands on 2 pairs of seeds, which says little" in headline(study)
+
+
+def test_differences_without_a_spread_are_no_interval_and_not_certain() -> None:
+    found = {
+        **{"arm": 0.5, "rl": 0.25, "difference": 0.25, "pairs": 3, "better": True},
+        **{"interval": [0.25, 0.25], "certain": False, "seeds": dict.fromkeys("012", 0.25)},
+    }
+    (_, sentence) = findings(summary(found), "fst")
+    assert "difference 0.250, the same in all 3 seeds: no interval" in sentence
+
+
+def test_a_value_missing_in_a_shared_seed_is_told() -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 3, "interval": None, "shared": 4}
+    (_, sentence) = findings(summary(found), "fst")
+    assert "only 3 of 4 seeds have both values" in sentence
+
+
+@pytest.mark.parametrize(
+    ("kl", "reward", "told"),
+    [
+        (False, True, "rl has the lower KL at the lower reward"),
+        (True, False, "fst has the lower KL at the lower reward"),
+        (True, True, ""),
+        (False, False, ""),
+        (None, True, ""),
+    ],
+)
+def test_less_drift_at_less_reward_is_no_merit(kl: bool | None, reward: bool, told: str) -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 3, "interval": None}
+    study = summary({**found, "better": kl, "certain": False})
+    compared = study["comparisons"]["fst"]
+    compared["final_reward"] = {**compared["final_kl"], "better": reward}
+    said = headline(study)
+    assert told in said and ("no merit" in said) is bool(told)

@@ -27,10 +27,10 @@ def test_ours_beside_theirs(tmp_path: Path) -> None:
     run(tmp_path, "rl", [0.0, 0.0, 0.4, 0.8], kl=0.5)
     run(tmp_path, "fst", [0.0, 0.8, 0.8, 0.8], kl=0.25)
     found = rows(tmp_path)
-    assert found["steps to rl's running peak"] == "3.0 times fewer"
+    assert found["steps to rl's running peak"] == "3.0 times fewer, on the mean curves"
     assert found["KL to base saved at matched reward"] == "50% (mean over 1 seed)"
     assert found["asymptote A"] == "fst not identifiable, rl not identifiable"
-    assert found["step at which reward leaves zero"] == "fst 1 against rl 2"
+    assert found["step at which reward leaves zero"] == "fst at step 1 against rl at step 2"
     quadrants = "reward in %: base / weights only / contexts only / both"
     assert found[quadrants] == "2.0 / not measured / not measured / 80.0"
     text = told(answer(section, tmp_path))

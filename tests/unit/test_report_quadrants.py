@@ -44,7 +44,7 @@ def test_cells_and_effects_by_hand(tmp_path: Path) -> None:
     assert arm["effects"]["interaction"]["over_problems"] == pytest.approx([0.1, 0.3])
     said = told(found)
     assert "weights only +0.300, contexts only +0.200, both +0.700, interaction +0.200" in said
-    assert "the largest part is that of the weights alone" in said
+    assert "the largest part in the mean is that of the weights alone" in said
 
 
 def test_arms_with_one_channel_have_only_its_cells(tmp_path: Path) -> None:

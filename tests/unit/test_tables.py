@@ -1,15 +1,28 @@
 """Hand-computed tables and summaries of small synthetic journals."""
 
+import io
 import json
 import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from fst_core.records import content_id
+from fst_core.report import make_report, summary_table
+from fst_core.report.headline import findings, headline
+from fst_core.report.markup import esc
 from fst_core.report.runs import RunLog, read_run, read_runs, warnings
-from fst_core.report.summary import interval, run_seconds, statistic, summarize, write_summary
+from fst_core.report.statistics import (
+    DIFFERENCE,
+    NOT_NEGATIVE,
+    REWARD,
+    UNBOUNDED,
+    interval,
+    statistic,
+)
+from fst_core.report.summary import run_seconds, summarize, write_summary
 from fst_core.report.tables import all_tables, curves, settings, settings_by_arm, write_parquet
 from tests.journals import (
     SEED_TEXT,
@@ -58,6 +71,38 @@ def test_interval_is_the_t_interval() -> None:
     assert low == pytest.approx(0.5 - half) and high == pytest.approx(0.5 + half)
     assert interval([0.4]) is None and interval([]) is None
     assert interval([0.3, 0.3, 0.3]) == pytest.approx([0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("values", "within", "bounds"),
+    [
+        ([0.5, 0.75, 0.75], REWARD, [0.308, 1.0]),
+        ([0.0, 0.25, 0.25], REWARD, [0.0, 0.525]),
+        ([-0.75, -0.5, -1.0], DIFFERENCE, [-1.0, -0.129]),
+        ([0.5, 0.01, 0.02], NOT_NEGATIVE, [0.0, 0.873]),
+        ([0.5, 0.01, 0.02], UNBOUNDED, [-0.519, 0.873]),
+        ([0.4, 0.5, 0.6], REWARD, [0.252, 0.748]),
+    ],
+)
+def test_an_interval_is_cut_where_no_value_can_lie(values, within, bounds) -> None:
+    assert statistic(dict(enumerate(values)), within)["interval"] == pytest.approx(bounds, abs=1e-3)
+
+
+def test_no_interval_of_a_study_ends_where_no_value_can_lie(tmp_path: Path) -> None:
+    folders = [
+        run(tmp_path, seed, rewards)
+        for run, last in ((rl_run, 0.6), (fst_run, 0.95))
+        for seed, rewards in enumerate(([0.0, 0.05, last], [0.0, 0.0, 1.0], [0.1, 0.3, last]))
+    ]
+    summary = summary_of(*folders)
+    for arm in summary["arms"].values():
+        rewards = [item["reward"] for item in (*arm["evaluations"], *arm["seed_evaluations"])]
+        for found in (*rewards, *(arm[f"{name}_reward"] for name in ("final", "best"))):
+            assert found["interval"] is None or 0 <= found["interval"][0] <= found["interval"][1]
+            assert found["interval"] is None or found["interval"][1] <= 1
+        assert arm["seconds"]["training"]["interval"][0] >= 0
+    assert summary["arms"]["fst"]["final_reward"]["interval"][1] == 1
+    assert summary["comparisons"]["fst"]["final_reward"]["interval"][1] <= 1
 
 
 def test_statistic_leaves_out_missing_seeds() -> None:
@@ -128,6 +173,77 @@ def test_comparison_is_paired_by_seed(tmp_path: Path) -> None:
     retention = summary["comparisons"]["fst"]["final_seed_reward"]
     assert retention["difference"] == pytest.approx(-0.05) and retention["better"] is False
     assert retention["certain"] is False
+
+
+def differing(root: Path, mine: dict[int, float], theirs: dict[int, float]) -> dict:
+    """The summary of arms with these final rewards by seed."""
+    fst = [fst_run(root, seed, [0.0, reward]) for seed, reward in mine.items()]
+    return summary_of(*(rl_run(root, seed, [0.0, r]) for seed, r in theirs.items()), *fst)
+
+
+def test_differences_are_over_the_seeds_both_have(tmp_path: Path) -> None:
+    summary = differing(tmp_path, {0: 0.5, 1: 0.6, 2: 0.1}, {1: 0.4, 2: 0.2, 3: 1.0, 10: 1.0})
+    found = summary["comparisons"]["fst"]["final_reward"]
+    assert found["seeds"] == pytest.approx({"1": 0.2, "2": -0.1})
+    assert (found["shared"], found["pairs"]) == (2, 2) and found["unpaired"] == ["0", "3", "10"]
+    assert found["difference"] == pytest.approx(0.05)  # and not .4 - .65 of the arms' own means
+    assert (found["arm"], found["rl"]) == pytest.approx((0.35, 0.3)) and found["better"] is True
+    sentences = " ".join(findings(summary, "fst"))
+    assert "fst 0.350 against 0.300" in sentences and "have 2 seeds in common" in sentences
+    assert "only one of the two was run with seed 0, 3, 10" in sentences
+
+
+def test_without_a_seed_in_common_nothing_is_compared(tmp_path: Path) -> None:
+    summary = differing(tmp_path, {0: 0.9, 1: 0.8}, {2: 0.1, 3: 0.2})
+    for found in summary["comparisons"]["fst"].values():
+        assert found["difference"] is None and found["interval"] is None
+        assert (found["shared"], found["pairs"], found["better"]) == (0, 0, None)
+    told = "fst and rl have no seed in common, so nothing is compared"
+    assert headline(summary).startswith(told) and findings(summary, "fst")[-1].startswith(told)
+
+
+def test_three_equal_differences_are_not_certain(tmp_path: Path) -> None:
+    same = dict.fromkeys(range(3), 0.5)
+    found = differing(tmp_path, same, dict.fromkeys(same, 0.25))["comparisons"]["fst"]
+    assert found["final_reward"]["better"] is True and found["final_reward"]["certain"] is False
+
+
+def kl_run(root: Path, arm: str, exact: bool) -> Path:
+    """Two evaluations: k1 says -.05 at the end, exact (where measured) .02."""
+    writer = start(root / f"{arm}-s0", arm, 0)
+    for step, kl in ((0, (0.0, 0.0)), (2, (-0.05, 0.02))):
+        more = {"kl_exact": kl[1]} if exact else {}
+        for context in ("seed", "best") if arm == "fst" else ("seed",):
+            evaluate(writer, step, context, 0.1 * step, kl[0], more=more)
+    end(writer, 2)
+    return writer.path.parent
+
+
+@pytest.mark.parametrize(
+    ("exact", "column", "told", "value"),
+    [
+        ((True, True), "kl_exact", "exact", "0.020"),
+        ((True, False), "kl", "k1", "-0.050"),
+        ((False, True), "kl", "k1", "-0.050"),
+        ((False, False), "kl", "k1", "-0.050"),
+    ],
+)
+def test_kl_is_exact_where_every_run_has_it_and_is_named(
+    tmp_path: Path, exact: tuple[bool, bool], column: str, told: str, value: str
+) -> None:
+    arms = zip(("rl", "fst"), exact, strict=True)
+    report = make_report([kl_run(tmp_path / "runs", a, e) for a, e in arms], tmp_path / "out")
+    summary, page = report.summary, report.paths["report"].read_text()
+    assert summary["kl_column"] == column
+    assert [m for m in summary["comparisons"]["fst"] if "kl" in m] == [f"final_{column}"]
+    assert summary["arms"]["rl"]["final_kl"]["mean"] == -0.05  # k1 keeps its name
+    assert f"KL at the end, {told} (nats/token)" in page and f"KL to the base model, {told}" in page
+    said = next(line for line in findings(summary, "fst") if line.startswith("KL to"))
+    assert told in said and f"fst {value}" in said and told in headline(summary)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary_table(summary))
+    shown = console.export_text()
+    assert told in shown and value in shown
 
 
 def test_final_and_best_reward(tmp_path: Path) -> None:
@@ -261,7 +377,7 @@ def unfinished(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(damaged, "is damaged"), (empty, "No journal"), (unfinished, "has not ended")],
+    [(damaged, "is damaged"), (empty, "The journal is empty"), (unfinished, "has not ended")],
 )
 @pytest.mark.parametrize("name", ["a/rl-s0", "z/rl-s0", "runs/rl-copy", "runs/z-copy"])
 @pytest.mark.parametrize("swapped", [False, True])
@@ -327,3 +443,42 @@ def test_an_rl_that_never_rises_has_no_peak_to_reach(tmp_path: Path) -> None:
 
 def test_a_study_without_any_evaluation_has_a_summary(tmp_path: Path) -> None:
     assert summary_of(rl_run(tmp_path, 0, []))["arms"]["rl"]["final_reward"]["mean"] is None
+
+
+def run_event() -> str:
+    return json.dumps({"seq": 0, "time": 0.0, "kind": "run"})
+
+
+@pytest.mark.parametrize(
+    ("journal", "told"),
+    [
+        (None, "No journal was found: there is no run in it; run it first."),
+        ("", "The journal is empty: the run died before its first event."),
+        ('{"seq": 0, "ki', "The journal has no whole event: its first line is torn"),
+        (
+            f'{run_event()}\n{{"seq": 1, "kind": "rewind", "to": -1}}\n',
+            "Every event of the journal was taken back by a rewind.",
+        ),
+        ("{torn}\n", "The journal is damaged and none of it was used: journal.jsonl:1"),
+    ],
+)
+def test_a_folder_without_events_is_told_as_what_it_is(
+    tmp_path: Path, journal: str | None, told: str
+) -> None:
+    folder = tmp_path / "rl-s0"
+    folder.mkdir()
+    if journal is not None:
+        (folder / "journal.jsonl").write_text(journal)
+    run = read_run(folder)
+    assert run.note.startswith(told) and "never started" not in run.note
+    page = make_report([folder], tmp_path / "out").paths["report"].read_text()
+    assert esc(run.note) in page
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert read_run(tmp_path / "rl-s0").note == "There is no such folder."
+
+
+def test_a_run_set_aside_by_a_fresh_start_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rl-s0" / ".earlier").mkdir(parents=True)
+    assert "set aside" in read_run(tmp_path / "rl-s0").note

@@ -15,6 +15,10 @@ Json = Mapping[str, Any]
 
 SAMPLES_SHOWN = 8
 TEXT_SHOWN_CHARACTERS = 4000
+PROVENANCE_NOTE = (
+    "Git: the revision the run was begun with; -dirty: with changes that were not committed. "
+    "Problems and data files: the beginnings of their hashes, so equal ones are the same."
+)
 
 
 def contexts(runs: Sequence[RunLog]) -> Iterator[Markup]:
@@ -105,7 +109,7 @@ def provenance(runs: Sequence[RunLog]) -> Markup:
             ]
         )
     columns = ("run", "state", "git", "problems", "data files", "parameters", "versions")
-    return table(columns, rows)
+    return join(tag("p", PROVENANCE_NOTE, class_="soft"), table(columns, rows))
 
 
 def _pairs(values: Json | None) -> Markup:

@@ -17,11 +17,13 @@ TRAINING = {name for name, stage in STAGES.items() if stage.commands[0].startswi
 DEMO, ABLATION = "configs/tiny/demo.toml", "configs/tiny/ablation.toml"
 
 SHOWN = (
-    *("__init__", "addresses", "cli", "cli_data", "cli_methods", "cli_options", "cli_store"),
-    *("counting", "dropped", "estimators/__init__", "failures", "home", "launch", "lineage"),
+    *("__init__", "addresses", "cli", "cli_data", "cli_methods", "cli_options", "cli_run"),
+    *("cli_store", "cli_study", "counting", "dropped", "estimators/__init__", "failures", "home"),
+    *("launch", "lineage"),
     *(
         "offline",
         "preflight",
+        "processes",
         "progress",
         "provenance",
         "quiet",

@@ -223,8 +223,8 @@ def settings_page() -> str:
         "# Settings",
         "Every table of a config but the methods ([methods.md](methods.md)), from the models that "
         "read it: `fst settings` writes this page. A config names what differs from these "
-        "defaults; `fst run CONFIG --dry-run` shows the whole. Relative paths are taken from the "
-        "folder a command runs in.",
+        "defaults; `fst run CONFIG --dry-run` shows which of them a run changes, as TOML. Relative "
+        "paths are taken from the folder a command runs in.",
         "**Arms.** `[arms.NAME]` holds what an arm changes in the run that the file describes; "
         "base, rl, gepa and fst are known without a table. A table whose `type` an arm (or "
         "`--set`) changes begins with the new type's defaults, and `fst run` says which settings "

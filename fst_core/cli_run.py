@@ -100,6 +100,7 @@ def _run(
 
 def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     """What a run would do, or why it could not."""
+    from fst_core.config.written import as_toml, in_words
     from fst_core.cost import cost_rows, estimate, warnings_of
     from fst_core.interleave import plan
     from fst_core.preflight import preflight
@@ -114,7 +115,7 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     refuse_bad_start(config, run_folder(runs, config))
     if processes > 1:
         refuse_processes(config, processes)
-    show_line(config.model_dump_json(indent=2))
+    show_line(f"# {in_words(config)}\n\n{as_toml(config)}\n")
     cost = estimate(config)
     show_line(plan_line(plan(config)))
     show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config))

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from fst_core.checkpoint import list_checkpoints
+from fst_core.config import RunConfig, load_config
 from fst_core.failures import KNOWN_ERRORS, OUT_OF_MEMORY, sentence_for
 from fst_core.journal import Journal, comparable, read_events
 from tests.unit.commands import CONFIG, Answer, call, finished, write_config
@@ -64,10 +66,11 @@ def test_dry_run_prints_config_plan_and_cost_and_writes_nothing(tmp_path: Path) 
     config = write_config(tmp_path)
     answer = call("run", config, "--dry-run", "--seed", 7, "--runs", tmp_path / "runs")
     assert answer.code == 0
-    config_told, end = json.JSONDecoder().raw_decode(answer.out)
-    assert config_told["seed"] == 7 and answer.err == ""
-    plan, cost = answer.out.find("2 fast phases, 2 slow steps, 3 eval"), answer.out.find("cost of")
-    assert end < plan < cost
+    plan, cost = answer.out.find("plan: "), answer.out.find("cost of")
+    assert "2 fast phases, 2 slow steps, 3 eval" in answer.out[plan:cost]
+    told = RunConfig.model_validate(tomllib.loads(answer.out[:plan]))
+    assert told == load_config(config, None, ["seed=7"])[0]
+    assert answer.err == "" and answer.out.startswith("# tiny/")
     assert "slow rollouts: 32" in answer.out
     assert not (tmp_path / "runs").exists()
 

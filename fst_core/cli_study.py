@@ -137,20 +137,17 @@ def report(
 
 
 def contexts(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a study's.")],
     cycle: Annotated[
         int | None, typer.Option(metavar="CYCLE", help="Cycle to look at; else the last.")
     ] = None,
 ) -> None:
     """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""
-    from fst_core.context_view import lineage_tree, read_lineage, slot_panels
-    from fst_core.run_folder import put_back
+    from fst_core.context_view import contexts_of
+    from fst_core.study import find_runs
 
-    put_back(folder)
-    lineage = read_lineage(folder, cycle)
-    out.print(lineage_tree(lineage))
-    for panel in slot_panels(lineage):
-        out.print(panel)
+    for part in contexts_of(find_runs([folder], say), cycle):
+        out.print(part)
 
 
 def sync(runs: RunFolders) -> None:

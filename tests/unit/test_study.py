@@ -109,7 +109,7 @@ def test_a_report_of_nothing_that_can_be_read_fails_and_writes_nothing(tmp_path:
     answer = call("report", tmp_path)
     assert answer.code == 1 and answer.out == ""
     assert f"warning: {bad}: the journal is damaged" in answer.err
-    assert f"warning: {empty}: no journal was found" in answer.err
+    assert f"warning: {empty}: the journal is empty" in answer.err
     assert "error: none of these runs can be read" in answer.err
     assert {path.name for path in tmp_path.iterdir()} == {"bad-s0", "empty-s0"}
 

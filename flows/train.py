@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger, tags
-from rich.console import Console
+from prefect.states import Completed
 
 from flows.options import add_shared_options, told_as_a_sentence
 from flows.parameters import (
@@ -29,7 +29,9 @@ from flows.parameters import (
     starts_inside_project,
 )
 from flows.server import prefect_server
+from fst_core.cli_options import say, show_rows
 from fst_core.config import RunConfig, load_config
+from fst_core.counting import counted
 from fst_core.dropped import dropped_notes
 from fst_core.interleave import FastPhase, remaining
 from fst_core.launch import refuse_processes
@@ -37,6 +39,7 @@ from fst_core.offline import holds_finished
 from fst_core.processes import end_with_parent
 from fst_core.run_folder import forget_earlier
 from fst_core.study import run_folder
+from fst_core.summary import headline, summary_rows
 from tasks.alive import Attempt, current_attempt, outlive_reader
 from tasks.archive import fetch, keep
 from tasks.cards import cards_for
@@ -46,6 +49,8 @@ from tasks.sessions import Spread, live_session
 from tasks.show import show_contexts, show_summary, tag_with_place
 from tasks.track import track as send
 from tasks.tries import Refused, told_as_failed
+
+BEFORE = "{} is finished: nothing is left to train; another seed or name is another run"
 
 
 @flow(name="train", flow_run_name="{arm}-s{seed}", retries=1)
@@ -85,11 +90,9 @@ def train(
         attempt = current_attempt()
         attempt.wait_for(folder)
         bring(config, root, missed)
-        if holds_finished(folder, config):
-            get_run_logger().info(
-                "%s is finished: nothing is left to train; another seed or name is another run",
-                folder,
-            )
+        told = BEFORE.format(folder) if holds_finished(folder, config) else ""
+        if told:
+            get_run_logger().info("%s", told)
         else:
             with cards_for(config, processes):
                 cycles(config, folder, spread, track, missed, attempt)
@@ -97,7 +100,8 @@ def train(
             missed.untracked += not send(folder, final=True)
         missed.unstored += not keep(folder, final=True)
         metrics = show_summary(folder, missed.untracked, missed.unstored)
-        return {"folder": str(folder), "metrics": metrics, **asdict(missed)}
+        result = {"folder": str(folder), "metrics": metrics, **asdict(missed)}
+        ending.state = Completed(data=result, message=told or f"{folder}: {headline(folder)}")
     return ending.state
 
 
@@ -178,7 +182,10 @@ def main() -> None:
                 args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track,
                 args.processes, args.sharded,
             )  # fmt: skip
-    Console().print_json(data=result)
+    show_rows(result["folder"], summary_rows(Path(result["folder"])))
+    for missed, remedy in (("untracked", "sync"), ("unstored", "archive")):
+        if result[missed]:
+            say(f"{missed} {counted(result[missed], 'time')}: fst {remedy} {result['folder']}")
 
 
 if __name__ == "__main__":

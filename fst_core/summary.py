@@ -6,6 +6,7 @@ from pathlib import Path
 from fst_core.counting import counted
 from fst_core.journal import Event, effective, read_events
 from fst_core.progress import clock, task_rewards, told_kl
+from fst_core.tracked import is_headline
 
 
 def summary_rows(folder: Path) -> list[tuple[str, str]]:
@@ -24,6 +25,20 @@ def summary_rows(folder: Path) -> list[tuple[str, str]]:
     if end is not None:
         rows.append(("time of the last process", clock(end["seconds"]["total"])))
     return rows
+
+
+def headline(folder: Path) -> str:
+    """What a run came to, in one line: the reward under the context that its arm is judged by.
+
+    Raises:
+        JournalError: if the journal is damaged.
+    """
+    events = effective(read_events(folder / "journal.jsonl"))
+    last = next((event for event in reversed(events) if is_headline(event, events)), None)
+    if last is None:
+        return "nothing was evaluated"
+    reward = f"reward {_measured(last)} under the {last['context']} context"
+    return f"{reward} at step {last['step']}"
 
 
 def _rewards(looks: list[Event], label: str) -> list[tuple[str, str]]:

@@ -14,7 +14,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -66,8 +68,12 @@ def deploy(silence_seconds: float = SILENCE_SECONDS) -> None:
             _tell(f"pool {name}: {make_pool(client, name)}")
         limit = make_limit()
         _tell(f"limit {limit}: {len(cards())} slots" if limit else "no card here, so no GPU slots")
-        apply_deployments()
+        with pauses_kept(client):
+            apply_deployments()
         deployments = deployment_ids(client)
+        for name in deployments:
+            for sentence in schedules_of(client, name):
+                _tell(sentence)
         refuse_unknown_parameters(client, deployments.values())
         _tell(f"{len(deployments)} deployments: {', '.join(deployments)}")
         wanted = automations(deployments, silence_seconds)
@@ -156,11 +162,47 @@ def _import_path() -> list[str]:
     return [str(ROOT), *([before] if before else [])]
 
 
-def deployment_ids(client: SyncPrefectClient) -> dict[str, UUID]:
-    """The ids of the deployments of infra/prefect.yaml, by name "FLOW/DEPLOYMENT"."""
+def declared_names() -> list[str]:
+    """The deployments of infra/prefect.yaml, as "FLOW/DEPLOYMENT"."""
     declared = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
-    names = [f"{one['entrypoint'].rpartition(':')[2]}/{one['name']}" for one in declared]
-    return {name: client.read_deployment_by_name(name).id for name in names}
+    return [f"{one['entrypoint'].rpartition(':')[2]}/{one['name']}" for one in declared]
+
+
+def deployment_ids(client: SyncPrefectClient) -> dict[str, UUID]:
+    """The ids of the deployments of infra/prefect.yaml, by name."""
+    return {name: client.read_deployment_by_name(name).id for name in declared_names()}
+
+
+@contextmanager
+def pauses_kept(client: SyncPrefectClient) -> Iterator[None]:
+    """Pause again what was paused before the block: `prefect deploy` sets every schedule going."""
+    paused: dict[str, list[Any]] = {}
+    for name in declared_names():
+        with suppress(ObjectNotFound):
+            found = client.read_deployment_by_name(name).schedules
+            paused[name] = [one.schedule for one in found if not one.active]
+    yield
+    for name, schedules in paused.items():
+        deployment = client.read_deployment_by_name(name)
+        for one in deployment.schedules:
+            if one.active and one.schedule in schedules:
+                client.update_deployment_schedule(deployment.id, one.id, active=False)
+
+
+def schedules_of(client: SyncPrefectClient, name: str) -> list[str]:
+    """What the clock starts of a deployment, in a sentence for each of its schedules."""
+    deployment = client.read_deployment_by_name(name)
+    config = (deployment.parameters or {}).get("config_path", "")
+    return [
+        f"schedule of {name}: {_when(one.schedule)}, {config}"
+        + ("; the switch on its page in the UI pauses it" if one.active else "; it is paused")
+        for one in deployment.schedules
+    ]
+
+
+def _when(schedule: Any) -> str:
+    cron = getattr(schedule, "cron", None)
+    return f"cron {cron!r} ({schedule.timezone or 'UTC'})" if cron else str(schedule)
 
 
 def refuse_unknown_parameters(client: SyncPrefectClient, deployments: Iterable[UUID]) -> None:

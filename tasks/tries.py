@@ -54,7 +54,7 @@ class Ending:
     """How a flow ends."""
 
     state: Any = None
-    """Failed with a sentence, for the flow to return; None where it met no such error."""
+    """For the flow to return: Failed with a sentence, where it met an error that has one."""
 
 
 @contextmanager

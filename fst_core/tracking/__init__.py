@@ -15,6 +15,7 @@ put any two beside each other.
 
 import os
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
 from fst_core.addresses import without_password  # noqa: E402
 from fst_core.journal import effective, read_events  # noqa: E402
+from fst_core.records import content_id  # noqa: E402
 from fst_core.tracking.metrics import event_metrics  # noqa: E402
 from fst_core.tracking.replay import SyncReport, replay  # noqa: E402
 from fst_core.tracking.runs import experiment_id_of, find_run, open_run  # noqa: E402
@@ -131,8 +133,14 @@ def log_report(experiment: str, out_dir: Path, tracking_uri: str | None = None) 
 
 
 def _locked(folder: Path) -> FileLock:
-    """One process at a time, for creating and for sending."""
-    return FileLock(folder / ".mlflow.lock", timeout=LOCK_SECONDS)
+    """One process at a time, for creating and for sending.
+
+    The lock of a folder that cannot be written, say of a read-only disk, is a temporary file.
+    """
+    path = folder / ".mlflow.lock"
+    if not os.access(folder, os.W_OK):
+        path = Path(tempfile.gettempdir()) / f"mlflow-{content_id(str(folder.resolve()))}.lock"
+    return FileLock(path, timeout=LOCK_SECONDS)
 
 
 @contextmanager

@@ -83,6 +83,24 @@ def test_a_parameter_of_the_wrong_name_or_type_is_refused(
     assert sentence in json.loads(caught.value.response.text)["detail"]
 
 
+def test_deploying_again_sets_no_paused_schedule_going(lab: Lab) -> None:
+    def deployed() -> str:
+        return lab.run(sys.executable, "-m", "infra.deploy").stdout
+
+    with lab.client() as client:
+        deployment = client.read_deployment_by_name("compare/nightly")
+        assert "schedule of compare/nightly: cron '0 2 * * *' (UTC)" in deployed()
+        (schedule,) = client.read_deployment_by_name("compare/nightly").schedules
+        assert schedule.active
+        client.update_deployment_schedule(deployment.id, schedule.id, active=False)
+        for _ in range(2):
+            assert "; it is paused\n" in deployed()
+            (schedule,) = client.read_deployment_by_name("compare/nightly").schedules
+            assert not schedule.active
+        client.update_deployment_schedule(deployment.id, schedule.id, active=True)
+        assert "; it is paused" not in deployed()
+
+
 def test_a_parameter_of_the_wrong_content_fails_in_a_sentence_and_is_not_tried_again(
     lab: Lab, worker: None, project_runs: Path, tmp_path: Path
 ) -> None:

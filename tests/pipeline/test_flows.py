@@ -277,6 +277,19 @@ def test_without_retries_a_failed_phase_fails_the_flow(
     assert run.state.is_failed()
 
 
+def test_how_a_run_completed_is_told_in_its_state(prefect_api, tmp_path):
+    """What it came to; of a run that was finished before, that."""
+    results = [train(SMOKE, "base", 32, (), str(tmp_path), track=False) for _ in range(2)]
+    assert results[0] == results[1]
+    runs = sorted(flow_runs("base-s32"), key=lambda run: run.start_time)
+    first, second = (run.state.message for run in runs)
+    folder = tmp_path / "smoke" / "base-s32"
+    reward = results[0]["metrics"]["seed/evaluation/reward"]
+    assert first.startswith(f"{folder}: reward {reward:.3f} (exact KL ")
+    assert first.endswith("under the seed context at step 0"), "the base model is measured once"
+    assert second.startswith(f"{folder} is finished: nothing is left to train")
+
+
 def test_the_same_study_of_two_nights_is_told_apart_by_tags(prefect_api, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nights = [f"runs/nightly/2026-11-2{day}" for day in (7, 8, 8)]

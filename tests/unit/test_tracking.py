@@ -55,6 +55,18 @@ def test_sync_twice_adds_nothing(tmp_path: Path, database: Path, uri: str) -> No
     assert everything(database) == before
 
 
+def test_a_folder_that_cannot_be_written_is_sent(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = synthetic_run(tmp_path / "disk", "fst", 0)
+    there = sorted((tmp_path / "disk").rglob("*"))
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: tmp_path / "disk" not in (path, *path.parents)
+    )
+    assert sync(folder, uri).metrics > 0 and sync(folder, uri) == SyncReport(0, 0)
+    assert sorted((tmp_path / "disk").rglob("*")) == there
+
+
 def test_sync_in_growth_equals_sync_once(tmp_path: Path, migrated: Path) -> None:
     whole = synthetic_run(tmp_path / "once", "fst", 0)
     lines = (whole / "journal.jsonl").read_text().splitlines(keepends=True)

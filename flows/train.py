@@ -50,6 +50,8 @@ from tasks.show import show_contexts, show_summary, tag_with_place
 from tasks.track import track as send
 from tasks.tries import Refused, told_as_failed
 
+AWAY = (("MLflow", "untracked", "sync"), ("the store", "unstored", "archive"))
+"""What may be away, its count in a run's result, and the command that makes up for it."""
 BEFORE = "{} is finished: nothing is left to train; another seed or name is another run"
 
 
@@ -183,9 +185,10 @@ def main() -> None:
                 args.processes, args.sharded,
             )  # fmt: skip
     show_rows(result["folder"], summary_rows(Path(result["folder"])))
-    for missed, remedy in (("untracked", "sync"), ("unstored", "archive")):
+    for what, missed, remedy in AWAY:
         if result[missed]:
-            say(f"{missed} {counted(result[missed], 'time')}: fst {remedy} {result['folder']}")
+            times = counted(result[missed], "time")
+            say(f"{what} could not be used {times}: fst {remedy} {result['folder']}")
 
 
 if __name__ == "__main__":

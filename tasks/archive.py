@@ -1,5 +1,5 @@
 """Run folders to and from the store in FST_STORE, as task runs: a store that is away costs a
-warning, never a run."""
+failed task run, never a run."""
 
 import os
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def fetch(folder: Path) -> bool:
     """Bring a run folder from the store in FST_STORE, if that is further than this folder.
 
     Returns:
-        False, with a warning in the flow's log, if the store cannot be used.
+        False, told by the state of the task run, if the store cannot be used.
     """
     return _tried(lambda store: bring_run(folder, store))
 
@@ -58,7 +58,7 @@ def keep(folder: Path, final: bool = False) -> bool:
     """Send what the store in FST_STORE lacks of a run folder; `final` tries a few times.
 
     Returns:
-        False, with a warning in the flow's log, if the store cannot be used.
+        False, told by the state of the task run, if the store cannot be used.
     """
     send = send_run
     if final:
@@ -77,7 +77,6 @@ def _tried(move: Callable[[str], object]) -> bool:
         return False
     try:
         move(store)
-    except StorageError as error:
-        get_run_logger().warning("%s", error)
+    except StorageError:  # the task run's state tells it
         return False
     return True

@@ -1,9 +1,9 @@
-"""Journal -> MLflow as task runs: an MLflow that is away costs a warning, never a run."""
+"""Journal -> MLflow as task runs: an MLflow that is away costs a failed task run, never a run."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from prefect import get_run_logger, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 RETRIES = 2
@@ -47,7 +47,7 @@ def send_report(experiment: str, out_dir: Path) -> None:
 
 
 def track(folder: Path, final: bool = False) -> bool:
-    """Send a run's journal; False, with a warning in the flow's log, if MLflow cannot be used."""
+    """Send a run's journal; False, told by the task run's state, if MLflow cannot be used."""
     send = send_journal
     if final:
         send = send_journal.with_options(retries=RETRIES, retry_delay_seconds=RETRY_SECONDS)
@@ -55,12 +55,12 @@ def track(folder: Path, final: bool = False) -> bool:
 
 
 def prepare_store(experiment: str) -> bool:
-    """Make MLflow's store; False, with a warning in the flow's log, if MLflow cannot be used."""
+    """Make MLflow's store; False, told by the task run's state, if MLflow cannot be used."""
     return _tried(lambda: make_store(experiment))
 
 
 def track_report(experiment: str, out_dir: Path) -> bool:
-    """Send a study's report; False, with a warning in the flow's log, if MLflow cannot be used."""
+    """Send a study's report; False, told by the task run's state, if MLflow cannot be used."""
     return _tried(lambda: send_report(experiment, out_dir))
 
 
@@ -69,7 +69,6 @@ def _tried(send: Callable[[], object]) -> bool:
 
     try:
         send()
-    except TrackingError as error:
-        get_run_logger().warning("%s", error)
+    except TrackingError:  # the task run's state tells it
         return False
     return True

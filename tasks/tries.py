@@ -1,6 +1,7 @@
 """Errors of flows: which are told in a sentence, and which another try would meet again."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,12 @@ LASTING = frozenset(
 
 ENGINE, RUNS = "prefect.engine", ("prefect.flow_runs", "prefect.task_runs")
 """Loggers of Prefect that show tracebacks."""
-REPEATED = "Engine execution exited with unexpected exception"
-"""What Prefect says of an error that the run's state has told."""
+REPEATED = re.compile(
+    "Engine execution exited with unexpected exception"
+    "|Task run failed with exception(?!.* - Retry [0-9]+/)",
+    re.DOTALL,
+)
+"""What Prefect says of an error that a state tells as well."""
 
 
 class Told(RuntimeError):
@@ -87,7 +92,7 @@ class Untraced(logging.Filter):
         if sentence_of(error) is None:
             return True
         record.exc_info = record.exc_text = None
-        return not (record.name == ENGINE or record.getMessage().startswith(REPEATED))
+        return not (record.name == ENGINE or REPEATED.match(record.getMessage()))
 
 
 def leave_out_tracebacks() -> None:

@@ -302,7 +302,9 @@ def test_the_same_study_of_two_nights_is_told_apart_by_tags(prefect_api, tmp_pat
         assert {tuple(run.tags) for run in flow_runs(f"report {night}/smoke")} == {tuple(tags)}
 
 
-def test_a_dead_mlflow_costs_warnings_and_no_run(prefect_api, tmp_path, monkeypatch):
+def test_a_dead_mlflow_costs_a_line_each_time_and_no_run(
+    prefect_api, tmp_path, monkeypatch, caplog
+):
     def refuse(*_: object, **__: object) -> None:
         raise TrackingError("MLflow is away")
 
@@ -310,6 +312,10 @@ def test_a_dead_mlflow_costs_warnings_and_no_run(prefect_api, tmp_path, monkeypa
     monkeypatch.setattr("tasks.track.RETRY_SECONDS", 0)
     result = train(SMOKE, "base", 7, (), str(tmp_path))
     assert result["untracked"] == 2  # after its one checkpoint, and at the end
+    said = [r.getMessage() for r in caplog.records if "MLflow is away" in r.getMessage()]
+    tried_again = [line for line in said if " - Retry " in line]
+    assert len(tried_again) == 2 and len(said) == 2 + len(tried_again)
+    assert "Traceback" not in caplog.text
     assert journal(tmp_path, "base-s7")[-1]["kind"] == "end"
 
 

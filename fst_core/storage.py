@@ -21,21 +21,19 @@ import boto3
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    EndpointResolutionError,
-    HTTPClientError,
-    InvalidRegionError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-    SSLError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 
 from fst_core.addresses import without_password
 from fst_core.content import PART_BYTES, Content, base64_of, ranges
+from fst_core.storage_errors import (
+    ABSENT,
+    OF_ADDRESSES,
+    Place,
+    code_of,
+    no_endpoint,
+    refused,
+    unreached,
+)
 
 AT_ONCE = 4
 """Parts in flight, each held in memory."""
@@ -53,24 +51,6 @@ GIVEN = {
     "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "region_name": "AWS_DEFAULT_REGION",
 }
-KEYS_REFUSED = {"403", "AccessDenied", "ExpiredToken", "Forbidden", "InvalidAccessKeyId"}
-KEYS_REFUSED |= {"InvalidToken", "SignatureDoesNotMatch"}
-REGION_REFUSED = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-REGION_REFUSED |= {"InvalidLocationConstraint", "InvalidRegion", "PermanentRedirect"}
-ABSENT = {"404", "NoSuchKey", "NotFound"}
-WHOLE = {"ListBuckets", "ListMultipartUploads", "ListObjectsV2", "PutObject"}
-"""Operations on a bucket, not on an object that could be absent."""
-CA_BUNDLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-"""Variables with a file of certificates; boto3 takes the first that is set."""
-TOO_LONG = {"KeyTooLong", "KeyTooLongError"}
-PASSING = {"OperationAborted", "RequestTimeout", "SlowDown", "Throttling"}
-PASSING_STATUS = {408, 409, 429, 500, 502, 503, 504}
-"""Refusals that another time may not bring; every other one stays until its cause is gone."""
-OF_ADDRESSES = ("Invalid endpoint", "URL", "netloc")
-"""What one of these is in, of the errors in settings, is about the server's address."""
-NO_BUCKET = {"InvalidBucketName", "NoSuchBucket"}
-BUCKET = re.compile(r"(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
-"""S3's rules for the name of a bucket."""
 UNKEPT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What the XML of a store's answers cannot hold, and what is no UTF-8."""
 Progress = Callable[[int], None]
@@ -126,7 +106,7 @@ class Store:
             ) from error
         except ValueError as error:
             if any(word in str(error) for word in OF_ADDRESSES):
-                raise StorageError(_no_endpoint(error)) from error
+                raise StorageError(no_endpoint(error)) from error
             raise StorageError(
                 f"boto3 makes no client for {self.url} ({error}); correct that value in the "
                 "variables that begin with AWS_, or in AWS's config file"
@@ -139,7 +119,7 @@ class Store:
                 found = self._client.get_object(Bucket=self.bucket, Key=self._key(name))
                 return found["Body"].read(), found["ETag"]
             except ClientError as error:
-                if _code(error) in ABSENT:
+                if code_of(error) in ABSENT:
                     return None
                 raise
 
@@ -161,7 +141,7 @@ class Store:
                     **condition,
                 )
             except ClientError as error:
-                if _code(error) in {"PreconditionFailed", "ConditionalRequestConflict", "412"}:
+                if code_of(error) in {"PreconditionFailed", "ConditionalRequestConflict", "412"}:
                     raise ManifestChanged(name) from error
                 raise
 
@@ -327,85 +307,18 @@ class Store:
         try:
             yield
         except ClientError as error:
-            if _code(error) == "NoSuchUpload":
+            if code_of(error) == "NoSuchUpload":
                 raise _UploadGone from error
-            raise StorageError(self._sentence(error)) from error
+            raise StorageError(refused(error, self._place)) from error
         except (BotoCoreError, Boto3Error) as error:
-            raise StorageError(self._unreached(error)) from error
+            raise StorageError(unreached(error, self._place)) from error
 
     @property
+    def _place(self) -> Place:
+        return Place(self.url, self.bucket, self._address)
+
     def _address(self) -> str:
-        """Of the server, without a password."""
         return without_password(self._client.meta.endpoint_url)
-
-    def _sentence(self, error: ClientError) -> str:
-        code, said = _code(error), error.response.get("Error", {}).get("Message", "")
-        if code in KEYS_REFUSED:
-            return (
-                f"the store refuses {self.url} with these keys ({code}); set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY to keys that may read and write there"
-            )
-        if code in ABSENT and error.operation_name in WHOLE:
-            return f"what answers at {self._address} is no S3 store; correct AWS_ENDPOINT_URL_S3"
-        if code in ABSENT:
-            return f"an object that {self.url} should hold is not there; archive the run again"
-        if code in REGION_REFUSED:
-            return f"the store refuses the region ({said or code}); correct AWS_DEFAULT_REGION"
-        if code == "NoSuchBucket" and BUCKET.fullmatch(self.bucket):
-            return (
-                f"there is no bucket {self.bucket} in the store; correct FST_STORE, or make it: "
-                f"FST_STORE=s3://{self.bucket} python -m infra.bucket"
-            )
-        if code in NO_BUCKET:
-            return self._no_name
-        if code in TOO_LONG:
-            return (
-                f"{self.url} is too long for the store ({code}); shorten FST_STORE, or the run "
-                "folder's name"
-            )
-        return (
-            f"the store does not do {error.operation_name} in {self.url} ({code}: {said}); what is "
-            f"local is intact, so {'try' if _may_pass(error) else 'put that right, then do'} the "
-            f"same again{' later' if _may_pass(error) else ''}"
-        )
-
-    def _unreached(self, error: Exception) -> str:
-        if isinstance(error, NoCredentialsError | PartialCredentialsError):
-            return (
-                f"there are no keys for {self.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            )
-        if isinstance(error, ParamValidationError):
-            return self._no_name
-        if isinstance(error, EndpointResolutionError):
-            return _no_endpoint(error)
-        if isinstance(error, SSLError):
-            return self._insecure(error)
-        if isinstance(error, ConnectionError | HTTPClientError | Boto3Error):
-            aws = "AWS_DEFAULT_REGION, or " if ".amazonaws.com" in self._address else ""
-            return (
-                f"the store of {self.url} does not answer at {self._address}; start it (`make "
-                f"services`) or correct {aws}AWS_ENDPOINT_URL_S3; what is local is intact, and the "
-                "same again goes on where this stopped"
-            )
-        return f"the store of {self.url} cannot be used: {error}"
-
-    @property
-    def _no_name(self) -> str:
-        return (
-            f"{self.bucket!r} is no bucket's name; correct the store's address: S3 takes 3 to 63 "
-            "lowercase letters, digits, dots and hyphens, with a letter or digit at both ends, but "
-            "no IP address"
-        )
-
-    def _insecure(self, error: SSLError) -> str:
-        given = [name for name in CA_BUNDLES if os.environ.get(name)]
-        if given and not Path(bundle := os.environ[given[0]]).is_file():
-            return f"{given[0]} = {bundle!r} is no file; correct it, or unset it"
-        return (
-            f"there is no secure connection to {self._address} ({error.kwargs['error']}); set "
-            "AWS_CA_BUNDLE to a file with the certificate of who signed the store's, or "
-            "AWS_ENDPOINT_URL_S3 to its http:// address"
-        )
 
 
 class _UploadGone(Exception):
@@ -421,13 +334,6 @@ def make_bucket(bucket: str, env: Mapping[str, str]) -> None:
     Store(f"s3://{bucket}", env).make_bucket()
 
 
-def _no_endpoint(error: Exception) -> str:
-    return (
-        f"AWS_ENDPOINT_URL_S3 is no address ({without_password(str(error))}); write "
-        "http://HOST:PORT or https://HOST:PORT"
-    )
-
-
 def _same(part: Mapping[str, Any], data: bytes, sha256: str) -> bool:
     """Whether a part in the store is this one; its ETag is an MD5, where it has no SHA-256."""
     if part["Size"] != len(data):
@@ -440,12 +346,3 @@ def _same(part: Mapping[str, Any], data: bytes, sha256: str) -> bool:
 
 def _fresh(stem: str) -> str:
     return f"{stem}-{secrets.token_hex(4)}"
-
-
-def _may_pass(error: ClientError) -> bool:
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return _code(error) in PASSING or status in PASSING_STATUS
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

@@ -22,7 +22,8 @@ from fst_core.cli_store import _path_of
 from fst_core.config.model import ConfigError
 from fst_core.content import Content
 from fst_core.journal import JournalError
-from fst_core.storage import CA_BUNDLES, StorageError, Store
+from fst_core.storage import StorageError, Store
+from fst_core.storage_errors import CA_BUNDLES
 from tests.unit.commands import call
 
 STORE = "s3://bucket/prefix/"

@@ -85,7 +85,7 @@ def test_a_parameter_of_the_wrong_name_or_type_is_refused(
 
 def test_deploying_again_sets_no_paused_schedule_going(lab: Lab) -> None:
     def deployed() -> str:
-        return lab.run(sys.executable, "-m", "infra.deploy").stdout
+        return lab.run(sys.executable, "-m", "infra.deploy").stderr
 
     with lab.client() as client:
         deployment = client.read_deployment_by_name("compare/nightly")

@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from fst_core.config import RunConfig
+from fst_core.config.model import RunSeed
 from tasks.tries import Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +33,7 @@ Arm = Annotated[
     Field(min_length=1, description="Arm of the file, or a built-in one: fst, rl, gepa, base."),
 ]
 Arms = Annotated[tuple[Arm, ...], Field(description="Arms to run; none: the config's own.")]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of the run, 0 or more.")]
+Seed = Annotated[RunSeed, Field(description="Seed of the run, 0 or more.")]
 Seeds = Annotated[tuple[Seed, ...], Field(description="Seeds to run; none: the config's own.")]
 Jobs = Annotated[
     Annotated[int, Field(ge=1)] | None,

@@ -12,6 +12,8 @@ SETTING_PATH = r"^\w+(\.\w+)*$"
 """A dotted path of keys."""
 
 FolderName = Annotated[str, Field(pattern=FOLDER_NAME)]
+RunSeed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""What tables and every server keep as a number: 64 bits with a sign."""
 
 
 class ConfigError(ValueError):

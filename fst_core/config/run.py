@@ -24,7 +24,7 @@ from fst_core.config.method import (
     SlowSettings,
     one_of,
 )
-from fst_core.config.model import ConfigModel, FolderName, first_twin
+from fst_core.config.model import ConfigModel, FolderName, RunSeed, first_twin
 from fst_core.config.policy import PolicyConfig, TinyPolicy
 from fst_core.config.slow import NoSlow
 from fst_core.methods import CURRICULUM, FAST, RETENTION, SLOW
@@ -48,7 +48,7 @@ class RunConfig(ConfigModel):
     """Name of the experiment: folder under runs/ and MLflow experiment."""
     arm: FolderName = "fst"
     """Arm this run belongs to."""
-    seed: int = 0
+    seed: RunSeed = 0
     """Seed of everything drawn in this run."""
     why: str = ""
     """Why this task was selected; printed in the report."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fst_core.config.model import ConfigModel
+from fst_core.config.model import ConfigModel, RunSeed
 from fst_core.config.sweeps import SweepConfig
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -26,7 +26,7 @@ class StudyConfig(ConfigModel):
     """Arm in which the sweeps change a setting."""
     sweeps: tuple[SweepConfig, ...] = ()
     """Ablations: one arm for each value that the base arm does not have already."""
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[RunSeed, ...] = (0, 1)
     """Run seeds; every arm runs with each."""
     jobs: int = Field(1, ge=1)
     """Runs at once, each in a process of its own."""

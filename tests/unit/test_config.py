@@ -389,3 +389,11 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8-sig")
     assert load_config(path)[0].environment == DirectivesConfig()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**20])
+@pytest.mark.parametrize("key", ["seed={}", "study.seeds=[0, {}]"])
+def test_a_seed_that_no_table_holds_is_refused(key: str, seed: int) -> None:
+    with pytest.raises(ConfigError, match=rf"seed.*must be .*, not {seed}"):
+        load_config(DEMO, "fst", [key.format(seed)])
+    assert load_config(DEMO, "fst", [f"seed={2**63 - 1}"])[0].seed == 2**63 - 1

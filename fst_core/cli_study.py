@@ -168,10 +168,10 @@ def sync(runs: RunFolders) -> None:
 
 
 def _whole_numbers(values: Sequence[str]) -> list[int]:
-    try:
-        return [int(value) for value in values]
-    except ValueError as error:
-        raise typer.BadParameter(f"--seeds: {error}") from error
+    wrong = [value for value in values if not value.removeprefix("-").isdecimal()]
+    if wrong:
+        raise typer.BadParameter(f"--seeds: {wrong[0]!r} is no whole number")
+    return [int(value) for value in values]
 
 
 def _relay(run_id: str, line: str) -> None:

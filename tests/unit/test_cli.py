@@ -174,6 +174,12 @@ def test_bad_paths_are_one_sentence(words: list[str], part: str, tmp_path: Path)
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize("seeds", ["x", "1,two", "1.5", "--1"])
+def test_seeds_that_are_no_numbers_are_wrong_usage(seeds: str, tmp_path: Path) -> None:
+    answer = call("compare", write_config(tmp_path), f"--seeds={seeds}", "--dry-run")
+    assert answer.code == 2 and "is no whole number" in answer.err + answer.out
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in call("--debug", "run", tmp_path / "missing.toml").err
     assert "Traceback" in call("run", tmp_path / "missing.toml", "--debug").err

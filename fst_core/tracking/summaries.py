@@ -62,18 +62,20 @@ def log_study(
         for name, value in _final(numbers).items()
     ]
     key = content_id(experiment, "study")
-    identity = RunIdentity(experiment_id, key, "study", None, {"fst.level": "study"})
+    seeds = _seed_runs(client, experiment_id)
+    reported = {arm: _seeds_of(arm, numbers, seeds) for arm, numbers in arms.items()}
+    begun = [seed.info.start_time for mine in reported.values() for seed in mine]
+    start_ms = min(begun, default=None)
+    identity = RunIdentity(experiment_id, key, "study", start_ms, {"fst.level": "study"})
     study, holds = _run_holding(client, identity, rows)
     tell_place(client, study, place_text(study_place_of(out_dir)))
     artifacts = _upload(client, study.info.run_id, out_dir)
     metrics = 0 if holds else _log_rows(client, study, rows)
-    seeds, left_out = _seed_runs(client, experiment_id), []
-    for arm, numbers in arms.items():
-        mine = _seeds_of(arm, numbers, seeds)
-        metrics += _log_arm(client, arm, numbers, mine) if mine else 0
-        left_out += [] if mine else [arm]
+    for arm, mine in reported.items():
+        metrics += _log_arm(client, arm, arms[arm], mine) if mine else 0
+    left_out = [arm for arm, mine in reported.items() if not mine]
     client.set_tag(study.info.run_id, LEFT_OUT_TAG, ", ".join(left_out) or "none")
-    client.set_terminated(study.info.run_id, "FINISHED")
+    _finish(client, study.info.run_id, [seed for mine in reported.values() for seed in mine])
     return SyncReport(metrics=metrics, artifacts=artifacts)
 
 
@@ -184,9 +186,14 @@ def _log_arm(client: MlflowClient, arm: str, numbers: Json, seeds: Sequence[Run]
         return 0
     log_params(client, run_id, shared_settings(seeds[0].data.params))
     client.set_tag(run_id, PEAK_TAG, _peak_text(numbers))
+    _finish(client, run_id, seeds)
+    return _log_rows(client, run, rows)
+
+
+def _finish(client: MlflowClient, run_id: str, seeds: Sequence[Run]) -> None:
+    """End a run when the last of the runs did that it is about."""
     ends = [seed.info.end_time for seed in seeds if seed.info.end_time]
     client.set_terminated(run_id, "FINISHED", max(ends, default=None))
-    return _log_rows(client, run, rows)
 
 
 def arm_metrics(numbers: Json) -> Rows:

@@ -54,6 +54,19 @@ def test_arms_have_the_reports_numbers(reported: Path, uri: str) -> None:
     assert runs["study"].data.tags["fst.arms_left_out"] == "none"
 
 
+def test_arms_and_the_study_last_as_long_as_their_runs(reported: Path, uri: str) -> None:
+    """So that the column "Duration" of MLflow's list tells of training, not of its replay."""
+    runs = by_name(uri)
+    seeds = [run.info for name, run in runs.items() if name.endswith(("-s0", "-s1"))]
+    span = min(one.start_time for one in seeds), max(one.end_time for one in seeds)
+    assert len(seeds) == 4 and span[0] < span[1]
+    assert (runs["study"].info.start_time, runs["study"].info.end_time) == span
+    mine = [run.info for name, run in runs.items() if name in ("fst-s0", "fst-s1")]
+    arm = runs["fst"].info
+    assert arm.start_time == min(one.start_time for one in mine)
+    assert arm.end_time == max(one.end_time for one in mine)
+
+
 def test_arms_have_mean_curves_under_the_keys_of_their_seeds(reported: Path, uri: str) -> None:
     client, runs = MlflowClient(tracking_uri=uri), by_name(uri)
 

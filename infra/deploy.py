@@ -80,7 +80,7 @@ def deploy(silence_seconds: float = SILENCE_SECONDS) -> None:
         for name, became in apply_automations(client, wanted).items():
             _tell(f"automation {name!r}: {became}")
         watched = watch_running(client, deployments)
-    _tell(f"{watched} running flow runs are watched; all is on {url}")
+    _tell(f"{watched} running flow runs are watched; all is on {url.removesuffix('/api')}")
 
 
 def server_url() -> str:

@@ -4,9 +4,15 @@ failed task run, never a run."""
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+
+from fst_core.counting import counted
+
+if TYPE_CHECKING:
+    from fst_core.archive import Moved
 
 RETRIES = 2
 RETRY_SECONDS = 5
@@ -24,7 +30,7 @@ def send_run(folder: Path, store: str) -> None:
     from fst_core.archive import archive, run_url
 
     moved = archive(folder, run_url(store, folder))
-    get_run_logger().info("%s: %d files, %d bytes sent", folder, moved.files, moved.size)
+    _tell(folder, moved, "sent")
 
 
 @task(name="fetch", task_run_name="fetch {folder.name}", cache_policy=NO_CACHE)
@@ -42,7 +48,13 @@ def bring_run(folder: Path, store: str) -> None:
     except RunBusy as busy:  # whoever writes it has the newest
         get_run_logger().info("%s", busy)
         return
-    get_run_logger().info("%s: %d files, %d bytes fetched", folder, moved.files, moved.size)
+    _tell(folder, moved, "fetched")
+
+
+def _tell(folder: Path, moved: "Moved", how: str) -> None:
+    if moved.files:
+        told = f"{counted(moved.files, 'file')}, {counted(moved.size, 'byte')} {how}"
+        get_run_logger().info("%s: %s", folder, told)
 
 
 def fetch(folder: Path) -> bool:

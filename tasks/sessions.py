@@ -53,7 +53,7 @@ def live_session(config: RunConfig, folder: Path, spread: Spread) -> Iterator["A
 def _opened(config: RunConfig, folder: Path, spread: Spread) -> Iterator["AnySession"]:
     settle_for(config)
     if spread.processes > 1:
-        told = "%s is held by %d processes; what they print, if anything, is in %s"
+        told = "%s runs in %d processes, which take a while to start; their own output is in %s"
         get_run_logger().info(told, folder, spread.processes, folder / LOG)
         with launched(config, folder, spread.words, spread.processes, spread.sharded) as remote:
             yield remote

@@ -168,7 +168,7 @@ def test_no_process_outlives_its_flow(
         assert len(ranks(tmp_path)) == 2
         assert sockets() <= before, "a kill would leave its socket behind"
         process.send_signal(how)
-        wait_until(lambda: process.poll() is not None, "the flow ends", 60)
+        wait_until(lambda: process.poll() is not None, "the flow ends", 150)
         wait_until(lambda: not ranks(tmp_path), "its processes end", 60)
     folder = run_of(tmp_path, 44)
     lock(folder).close()

@@ -10,6 +10,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 
+from fst_core.counting import counted
 from fst_core.home import study_place_of
 from fst_core.journal import effective, read_events
 from fst_core.records import Population
@@ -83,9 +84,9 @@ def summary_markdown(folder: Path, untracked: int, unstored: int = 0) -> str:
     lines += ["| what | how much |", "|---|---|"]
     lines += [f"| {what} | {how_much} |" for what, how_much in summary_rows(folder)]
     if untracked:
-        lines += ["", f"MLflow could not be used {untracked} times: `fst sync {folder}`."]
+        lines += ["", f"MLflow could not be used {counted(untracked, 'time')}: `fst sync {folder}`."]
     if unstored:
-        lines += ["", f"The store could not be used {unstored} times: `fst archive {folder}`."]
+        lines += ["", f"The store could not be used {counted(unstored, 'time')}: `fst archive {folder}`."]
     return "\n".join(lines)
 
 

@@ -83,10 +83,11 @@ def summary_markdown(folder: Path, untracked: int, unstored: int = 0) -> str:
         lines += [f"[{folder.name} in MLflow]({page})", ""]
     lines += ["| what | how much |", "|---|---|"]
     lines += [f"| {what} | {how_much} |" for what, how_much in summary_rows(folder)]
-    if untracked:
-        lines += ["", f"MLflow could not be used {counted(untracked, 'time')}: `fst sync {folder}`."]
-    if unstored:
-        lines += ["", f"The store could not be used {counted(unstored, 'time')}: `fst archive {folder}`."]
+    away = (("MLflow", untracked, "sync"), ("The store", unstored, "archive"))
+    for what, missed, remedy in away:
+        if missed:
+            times = counted(missed, "time")
+            lines += ["", f"{what} could not be used {times}: `fst {remedy} {folder}`."]
     return "\n".join(lines)
 
 

@@ -52,9 +52,12 @@ def wait_until(check: Callable[[], Any], what: str, seconds: float = 120) -> Non
         time.sleep(0.1)
 
 
-def sockets() -> set[Path]:
-    """Sockets at which nobody has called yet, and what killed processes have left."""
-    return set(Path(tempfile.gettempdir()).glob("fst-*/socket"))
+def sockets(runs: Path) -> list[Path]:
+    """Where the processes of a run were told to call, as far as it is still there."""
+    words = [process.info["cmdline"] for process in ranks(runs)]
+    called = [Path(line[line.index("fst_core.driven") + 1]) for line in words]
+    assert called
+    return [path for path in called if path.parent.exists()]
 
 
 def steps(folder: Path) -> int:
@@ -163,10 +166,9 @@ def command(runs: Path, seed: int) -> Iterator["subprocess.Popen[bytes]"]:
 def test_no_process_outlives_its_flow(
     prefect_api: str, tmp_path: Path, how: signal.Signals
 ) -> None:
-    before = sockets()
     with command(tmp_path, 44) as process:
         assert len(ranks(tmp_path)) == 2
-        assert sockets() <= before, "a kill would leave its socket behind"
+        assert sockets(tmp_path) == [], "a kill would leave its socket behind"
         process.send_signal(how)
         wait_until(lambda: process.poll() is not None, "the flow ends", 150)
         wait_until(lambda: not ranks(tmp_path), "its processes end", 60)
@@ -201,16 +203,20 @@ def test_no_process_outlives_its_launcher(tmp_path: Path, begun: bool) -> None:
     lock(run_of(tmp_path, 46)).close()
 
 
-def test_what_they_meet_before_they_hold_the_run_is_told_with_its_kinds(tmp_path: Path) -> None:
+def test_what_they_meet_before_they_hold_the_run_is_told_with_its_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a flow knows that another try would meet it again; no socket is left behind."""
+    scratch = Path(tempfile.mkdtemp(prefix="t-"))  # a socket's path is short
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     config, _ = load_config(SMOKE, "fst", ["seed=47"])
     words = [SMOKE, "--arm", "nobody", "--seed", "47", "--runs", str(tmp_path)]
-    before = sockets()
     failing = pytest.raises(RemoteFailed, match=r"fst-s47: .*nobody.*its log is .*log\.txt")
     with failing as caught, launched(config, run_of(tmp_path, 47), words, 2):
         raise AssertionError("nobody holds it")
     assert "fst_core.config.model.ConfigError" in caught.value.kinds and is_lasting(caught.value)
-    assert sockets() <= before
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
 
 
 def test_processes_that_a_run_cannot_have_are_refused_before_any_begins(

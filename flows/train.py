@@ -31,7 +31,6 @@ from flows.parameters import (
 from flows.server import prefect_server
 from fst_core.cli_options import say, show_rows
 from fst_core.config import RunConfig, load_config
-from fst_core.counting import counted
 from fst_core.dropped import dropped_notes
 from fst_core.interleave import FastPhase, remaining
 from fst_core.launch import refuse_processes
@@ -46,12 +45,10 @@ from tasks.cards import cards_for
 from tasks.phases import perform
 from tasks.runs import Order, with_data
 from tasks.sessions import Spread, live_session
-from tasks.show import show_contexts, show_summary, tag_with_place
+from tasks.show import show_contexts, show_summary, tag_with_place, what_was_away
 from tasks.track import track as send
 from tasks.tries import Refused, told_as_failed
 
-AWAY = (("MLflow", "untracked", "sync"), ("the store", "unstored", "archive"))
-"""What may be away, its count in a run's result, and the command that makes up for it."""
 BEFORE = "{} is finished: nothing is left to train; another seed or name is another run"
 
 
@@ -184,11 +181,10 @@ def main() -> None:
                 args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track,
                 args.processes, args.sharded,
             )  # fmt: skip
-    show_rows(result["folder"], summary_rows(Path(result["folder"])))
-    for what, missed, remedy in AWAY:
-        if result[missed]:
-            times = counted(result[missed], "time")
-            say(f"{what} could not be used {times}: fst {remedy} {result['folder']}")
+    folder = Path(result["folder"])
+    show_rows(str(folder), summary_rows(folder))
+    for away, remedy in what_was_away(folder, result["untracked"], result["unstored"]):
+        say(f"{away}: {remedy}")
 
 
 if __name__ == "__main__":

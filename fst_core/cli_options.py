@@ -11,6 +11,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from fst_core.config import RunConfig
+from fst_core.quiet import settle_for
 
 out = Console()
 err = Console(stderr=True)
@@ -97,6 +98,26 @@ def resumable(what: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted(what) from error
+
+
+def check_plan(planned: Sequence[RunConfig], runs: Path) -> None:
+    """Tell the notes of planned runs, each once, and refuse one that could not begin.
+
+    Raises:
+        ConfigError: if the policy, engine, device or the run to begin with is not to be had.
+        DataError: if the problems are broken or too few.
+    """
+    from fst_core.preflight import preflight
+    from fst_core.study import run_folder
+
+    notes = dict.fromkeys(note for one in planned for note in preflight(one, plan_only=True))
+    for note in notes:
+        say(f"note: {note}")
+    settle_for(planned[0])
+    from fst_core.starts import refuse_bad_start
+
+    for one in planned:
+        refuse_bad_start(one, run_folder(runs, one))
 
 
 def tell_dropped(config: Path, planned: Sequence[RunConfig]) -> None:

@@ -14,6 +14,7 @@ from fst_core.cli_options import (
     Overrides,
     RunsRoot,
     assignments,
+    check_plan,
     out,
     resumable,
     say,
@@ -103,16 +104,9 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     from fst_core.config.written import as_toml, in_words
     from fst_core.cost import cost_rows, estimate, warnings_of
     from fst_core.interleave import plan
-    from fst_core.preflight import preflight
     from fst_core.progress import plan_line
-    from fst_core.study import run_folder
 
-    for note in preflight(config, plan_only=True):
-        say(f"note: {note}")
-    settle_for(config)
-    from fst_core.starts import refuse_bad_start
-
-    refuse_bad_start(config, run_folder(runs, config))
+    check_plan([config], runs)
     if processes > 1:
         refuse_processes(config, processes)
     show_line(f"# {in_words(config)}\n\n{as_toml(config)}\n")

@@ -17,6 +17,7 @@ from fst_core.cli_options import (
     RunFolders,
     RunsRoot,
     assignments,
+    check_plan,
     out,
     resumable,
     say,
@@ -28,7 +29,6 @@ from fst_core.cli_options import (
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.counting import counted
-from fst_core.quiet import settle_for
 
 if TYPE_CHECKING:
     from fst_core.report.runs import RunLog
@@ -99,21 +99,11 @@ def compare(
 def _show_plan(planned: Sequence[RunConfig], runs: Path) -> None:
     """What a study would cost, or why one of its runs could not be."""
     from fst_core.cost import estimate, study_rows, warnings_of
-    from fst_core.preflight import preflight
-    from fst_core.study import run_folder
 
-    told: dict[str, None] = {}
-    for one in planned:
-        told |= dict.fromkeys(preflight(one, plan_only=True))
-    for note in told:
-        say(f"note: {note}")
-    settle_for(planned[0])
-    from fst_core.starts import refuse_bad_start
-
-    for one in planned:
-        refuse_bad_start(one, run_folder(runs, one))
-    show_rows(f"cost of {planned[0].name}", study_rows(planned))
-    for line in dict.fromkeys(w for one in planned for w in warnings_of(estimate(one))):
+    check_plan(planned, runs)
+    costs = [estimate(one) for one in planned]
+    show_rows(f"cost of {planned[0].name}", study_rows(planned, costs))
+    for line in dict.fromkeys(line for cost in costs for line in warnings_of(cost)):
         show_line(f"warning: {line}")
 
 

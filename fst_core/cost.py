@@ -139,9 +139,8 @@ def warnings_of(cost: Cost) -> list[str]:
     ]
 
 
-def study_rows(planned: Sequence[RunConfig]) -> list[tuple[str, str]]:
+def study_rows(planned: Sequence[RunConfig], costs: Sequence[Cost]) -> list[tuple[str, str]]:
     """What the runs of a study cost, by arm and all together, as (what, how much) lines."""
-    costs = [estimate(run) for run in planned]
     by_arm: dict[str, list[Cost]] = {}
     for run, cost in zip(planned, costs, strict=True):
         by_arm.setdefault(run.arm, []).append(cost)

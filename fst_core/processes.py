@@ -74,6 +74,11 @@ def end_processes(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             process.wait()
 
 
+def log_end(log: Path) -> int:
+    """Where a log ends: the byte at which the next process will begin to write."""
+    return log.stat().st_size if log.exists() else 0
+
+
 def why_ended(log: Path, begin: int = 0, most: int = 1) -> str:
     """Why the processes of a run ended, by what they wrote to its log.
 

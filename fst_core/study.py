@@ -18,7 +18,7 @@ from typing import Any
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
-from fst_core.processes import LOG, end_processes, spawn, why_ended
+from fst_core.processes import LOG, end_processes, log_end, spawn, why_ended
 from fst_core.provenance import config_hash
 from fst_core.run_folder import EARLIER, REMOVED, RunBusy, no_run, put_back
 
@@ -288,7 +288,7 @@ class Child:
         """Start the process; `stop_all` is its one end."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / LOG
-        self.offset = self.shown = log.stat().st_size if log.exists() else 0
+        self.offset = self.shown = log_end(log)
         threads = {"OMP_NUM_THREADS": str(self.config.threads)}
         environment = {**threads, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "fst_core.cli", *self.arguments]

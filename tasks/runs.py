@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
-from fst_core.processes import LOG, end_processes, spawn, why_ended
+from fst_core.processes import LOG, end_processes, log_end, spawn, why_ended
 from fst_core.study import data_override, run_folder
 from tasks.tries import Refused, Told
 
@@ -85,7 +85,7 @@ def run_process(order: Order, config: RunConfig) -> float:
     log, threads = folder / LOG, {"OMP_NUM_THREADS": str(config.threads)}
     headline = "seed" if isinstance(config.fast, NoFast) else "best"
     follower = Follower(folder, get_run_logger(), headline)
-    begin = log.stat().st_size if log.exists() else 0
+    begin = log_end(log)
     code = PROCESSES.run(order.command(config.arm, config.seed), log, threads, follower.look)
     if code:
         told = why_ended(log, begin, LOG_LINES)

@@ -83,12 +83,19 @@ def summary_markdown(folder: Path, untracked: int, unstored: int = 0) -> str:
         lines += [f"[{folder.name} in MLflow]({page})", ""]
     lines += ["| what | how much |", "|---|---|"]
     lines += [f"| {what} | {how_much} |" for what, how_much in summary_rows(folder)]
-    away = (("MLflow", untracked, "sync"), ("The store", unstored, "archive"))
-    for what, missed, remedy in away:
-        if missed:
-            times = counted(missed, "time")
-            lines += ["", f"{what} could not be used {times}: `fst {remedy} {folder}`."]
+    for away, remedy in what_was_away(folder, untracked, unstored):
+        lines += ["", f"{away}: `{remedy}`."]
     return "\n".join(lines)
+
+
+def what_was_away(folder: Path, untracked: int, unstored: int) -> list[tuple[str, str]]:
+    """What could not be used during a run, and the command that makes up for it."""
+    counts = (("MLflow", untracked, "sync"), ("The store", unstored, "archive"))
+    return [
+        (f"{what} could not be used {counted(missed, 'time')}", f"fst {remedy} {folder}")
+        for what, missed, remedy in counts
+        if missed
+    ]
 
 
 def mlflow_page(folder: Path) -> str | None:

@@ -75,7 +75,7 @@ def roll_out(
     Args:
         logprobs: false where nobody reads their log-probabilities, that is, trains on them.
     """
-    prompts = [policy.prompt_ids(messages_for(context, problem)) for context, problem in pairs]
+    prompts = policy.prompts_of([messages_for(context, problem) for context, problem in pairs])
     completions = policy.generate(prompts, seeds, replace(policy.sampling, logprobs=logprobs))
     version = policy.version
     return [

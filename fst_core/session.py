@@ -360,7 +360,7 @@ class Session:
         settings = self.config.fast.writer
         assert isinstance(settings, PolicyReflection)
         sampling = Sampling(settings.temperature, settings.max_new_tokens, logprobs=False)
-        prompts = [self.policy.prompt_ids(m) for m in messages]
+        prompts = self.policy.prompts_of(messages)
         done = self.policy.generate(prompts, seeds, sampling)
         self._count("reflection", done)
         return [c.text for c in done]

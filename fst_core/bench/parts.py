@@ -61,7 +61,7 @@ def _wire(clock: Clock, session: Any) -> None:
         (policy.frozen, "generate", "generate"),
         (policy.engine, "sync", "sync"),
         (policy, "score", "score"),
-        (policy, "prompt_ids", "chat template"),
+        (policy, "prompts_of", "chat template"),
         (session.tasks, "judge", "judge"),
         (session, "evolve", "evolve (search itself)"),
         (session, "evaluate", "evaluate (plumbing)"),

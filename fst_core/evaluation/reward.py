@@ -86,9 +86,9 @@ def _score(
     rollouts: Sequence[Rollout],
     samples: int,
 ) -> list[TokenScores]:
-    prompts = [
-        scorer.prompt_ids(messages_for(context, p)) for p in problems for _ in range(samples)
-    ]
+    prompts = scorer.prompts_of(
+        [messages_for(context, p) for p in problems for _ in range(samples)]
+    )
     return scorer.score(prompts, [r.completion for r in rollouts])
 
 

@@ -121,6 +121,10 @@ class Sampler(Protocol):
         """Token ids of a chat, ending where the assistant's turn begins."""
         ...
 
+    def prompts_of(self, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        """The same of every chat, at once."""
+        ...
+
     def generate(
         self,
         prompts: Sequence[Sequence[int]],

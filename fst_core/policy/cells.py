@@ -1,18 +1,36 @@
-"""A static key-value cache that an attention function of transformers writes and reads.
+"""A static key-value cache for decode steps whose shapes never change."""
 
-The function is registered under a name of its own, and the model is called without a cache of
-transformers: `cells` travels as a keyword argument down to every attention layer. All shapes are
-fixed by (rows, width), so that a decode step can be captured as one CUDA graph.
-"""
-
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-ATTENTION = "fst_cells"
-"""The name of the attention function in a model's config."""
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The queries of a layer's attention."""
+
+    queries: int
+    """How many heads ask; each key head serves as many of them, in order."""
+    scale: float
+    """What their products with keys are multiplied by."""
+    q_norm: torch.Tensor | None = None
+    """Weights of the RMSNorm of each query (Qwen3), (head size,); None if there is none."""
+    k_norm: torch.Tensor | None = None
+    """The same for each key."""
+    eps: float = 0.0
+    """Of both norms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Which R rows begin with which of U prompts, each padded on the right to T tokens."""
+
+    rows_R: torch.Tensor
+    """Rows of the cells."""
+    source_R: torch.Tensor
+    """The prompt of each."""
 
 
 class Cells:
@@ -20,6 +38,9 @@ class Cells:
 
     Prompts are right-padded, so that a token's cell is its position; cells behind a row's newest
     position hold garbage that attention never looks at.
+
+    Attributes:
+        width_there: W on the device, so that a captured decode step serves every width.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -31,6 +52,7 @@ class Cells:
         self.like = next(model.parameters())
         self.storage = self.like.new_empty(self.layers, 2, 0)
         self.rows = self.width = 0
+        self.width_there = torch.zeros((), dtype=torch.long, device=self.like.device)
 
     def reserve(self, rows: int, width: int) -> bool:
         """Make room for (rows, width) and shape the cells so; whether the memory has moved."""
@@ -46,6 +68,7 @@ class Cells:
     def shape(self, rows: int, width: int) -> None:
         """See the same memory as (rows, width); fewer rows are the first ones."""
         self.rows, self.width = rows, width
+        self.width_there.fill_(width)
 
     def of(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, each (B, heads, W, head size)."""
@@ -60,82 +83,3 @@ class Cells:
             for cells in self.of(layer):
                 cells[: len(rows_B)] = cells.index_select(0, rows_B)
         self.shape(len(rows_B), self.width)
-
-
-class Prefill:
-    """Writes the keys and values of U right-padded prompts into the rows that begin with them.
-
-    Args:
-        rows_N: rows of the cells, (N,).
-        source_N: which of the U prompts each of these rows begins with.
-    """
-
-    def __init__(self, cells: Cells, rows_N: torch.Tensor, source_N: torch.Tensor):
-        self.cells, self.rows_N, self.source_N = cells, rows_N, source_N
-
-    def attend(
-        self,
-        layer: int,
-        q_UHTD: torch.Tensor,
-        k_UhTD: torch.Tensor,
-        v_UhTD: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Causal attention among the prompts' own tokens, (U, H, T, D)."""
-        width = k_UhTD.shape[2]
-        for cells, new in zip(self.cells.of(layer), (k_UhTD, v_UhTD), strict=True):
-            cells[self.rows_N, :, :width] = new[self.source_N]
-        return scaled_dot_product_attention(
-            q_UHTD, k_UhTD, v_UhTD, is_causal=True, scale=scale, enable_gqa=True
-        )
-
-
-class Decode:
-    """One new token a row, at its own position; `mask` is built once and serves every layer."""
-
-    def __init__(self, cells: Cells, position_B: torch.Tensor):
-        self.cells, self.position_B = cells, position_B
-        self.row_B = torch.arange(cells.rows, device=position_B.device)
-        unseen_BW = torch.arange(cells.width, device=position_B.device) > position_B[:, None]
-        bias_BW = torch.zeros(unseen_BW.shape, dtype=cells.like.dtype, device=position_B.device)
-        self.bias = bias_BW.masked_fill(unseen_BW, float("-inf"))[:, None, None]
-
-    def attend(
-        self,
-        layer: int,
-        q_BHTD: torch.Tensor,
-        k_BhTD: torch.Tensor,
-        v_BhTD: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Attention to everything up to the row's position, (B, H, 1, D).
-
-        The query heads that share a key head stand where queries of several tokens would: nothing
-        is repeated in memory.
-        """
-        keys, values = self.cells.of(layer)
-        keys[self.row_B, :, self.position_B] = k_BhTD[:, :, 0]
-        values[self.row_B, :, self.position_B] = v_BhTD[:, :, 0]
-        batch, heads, _, size = q_BHTD.shape
-        grouped = q_BHTD.reshape(batch, self.cells.heads, heads // self.cells.heads, size)
-        bias = self.bias.expand(-1, *grouped.shape[1:3], -1)
-        out = scaled_dot_product_attention(grouped, keys, values, attn_mask=bias, scale=scale)
-        return out.reshape(batch, heads, 1, size)
-
-
-def attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    cells: Prefill | Decode,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """The attention function of transformers: (B, H, T, D) tensors in, (B, T, H, D) out."""
-    out = cells.attend(module.layer_idx, query, key, value, scaling)
-    return out.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(ATTENTION, attend)

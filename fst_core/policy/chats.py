@@ -22,14 +22,21 @@ class Chats:
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""
-        key = tuple((m["role"], m["content"]) for m in messages)
-        if key not in self._prompts:
-            chat = [{"role": role, "content": content} for role, content in key]
-            ids = self.tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=False
+        return self.prompts_of([messages])[0]
+
+    def prompts_of(self, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        """Token ids of every chat; those not met before are read together, over all cores."""
+        keys = [tuple((m["role"], m["content"]) for m in messages) for messages in chats]
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._prompts]
+        if fresh:
+            read = self.tokenizer.apply_chat_template(
+                [[{"role": role, "content": content} for role, content in key] for key in fresh],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
             )
-            self._prompts[key] = cast(list[int], ids)
-        return self._prompts[key]
+            self._prompts.update(zip(fresh, cast(list[list[int]], read), strict=True))
+        return [self._prompts[key] for key in keys]
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text."""
@@ -45,9 +52,15 @@ def load_tokenizer(
         local: read files of this machine alone.
 
     Raises:
-        ConfigError: if the tokenizer has no chat template.
+        ConfigError: if there is no tokenizer, or it has no chat template.
     """
-    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, local_files_only=local)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, local_files_only=local)
+    except ValueError as error:
+        raise ConfigError(
+            f"policy model {path}: no tokenizer can be read there; name a model of transformers, "
+            "with its tokenizer's files"
+        ) from error
     if tokenizer.chat_template is None:
         raise ConfigError(f"policy model {path}: its tokenizer has no chat template")
     if tokenizer.pad_token_id is None:

@@ -2,9 +2,9 @@
 
 A decode step of a small model is some hundred short kernels, and launching them from Python takes
 several times longer than running them. Here a whole step (model, draw, stop test) is captured once
-per shape and replayed. The host looks at the batch only every few tokens; when half of its rows
-have stopped, the others move together and a smaller graph goes on. Identical prompts (the rollouts
-of a problem under one context) are read once.
+per number of rows and replayed. The host looks at the batch only every few tokens; when half of its
+rows have stopped, the others move together and a smaller graph goes on. Identical prompts (the
+rollouts of a problem under one context) are read once.
 
 The engine samples from a copy of the weights in the type that training computes in, refreshed by
 `sync`. Without a GPU the same steps run uncaptured.
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fst_core.policy import noise
 from fst_core.policy.adapters import adapted_layers, plain, whole_weights
 from fst_core.policy.base import Sampling
 from fst_core.policy.batched_engine import BatchedEngine, Drawn
-from fst_core.policy.cells import ATTENTION, Cells, Decode, Prefill
+from fst_core.policy.cells import Cells, Prompts
+from fst_core.policy.decoder import Decoder
 from fst_core.policy.transformers_engine import window_of
 
 MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
@@ -34,6 +34,8 @@ LOOK = 4
 """Decode steps between two looks of the host at what has stopped."""
 PREFILL_TOKENS = 1 << 16
 """Most tokens (padding included) of one forward pass over prompts."""
+ROOM = 1 << 30
+"""Memory (bytes) that must be free on the device before a graph is captured."""
 
 Draw = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -45,32 +47,19 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"{config.model_type} is not among {', '.join(sorted(MODELS))}"
     if any("sliding" in kind for kind in getattr(config, "layer_types", None) or ()):
         return "it has sliding-window attention"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    if (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1) != 1:
+        return "its rotary embeddings turn a part of each head"
     return None
 
 
 def sampling_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """The model with parameters of another type, attending to cells; buffers stay as they are."""
+    """The model with parameters of another type; buffers stay as they are."""
     twin = copy.deepcopy(model).eval().requires_grad_(False)
     for parameter in twin.parameters():
         parameter.data = parameter.data.to(dtype)
-    twin.config._attn_implementation = ATTENTION
-    for module in twin.modules():
-        for name, child in module.named_children():
-            if type(child).__name__.endswith("RMSNorm"):
-                setattr(module, name, FusedNorm(child))
     return twin
-
-
-class FusedNorm(nn.Module):
-    """An RMSNorm of transformers as one kernel."""
-
-    def __init__(self, norm: Any):
-        super().__init__()
-        self.weight, self.eps = norm.weight, norm.variance_epsilon
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalised over the last dimension."""
-        return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 @dataclass
@@ -145,9 +134,11 @@ class GraphEngine(BatchedEngine):
         self.device = model.device
         self.stop = torch.tensor(sorted(stop_ids), device=self.device)
         self.cells = Cells(self.twin)
+        self.decoder = Decoder(self.twin, self.cells)
         self.rows = Rows.empty(0, 0, self.device)
         self._version: int | None = None
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._side: torch.cuda.Stream | None = None
         self._draw = _draw_on(self.device)
 
     def sync(self, version: int) -> None:
@@ -185,7 +176,7 @@ class GraphEngine(BatchedEngine):
                     break
                 if bucket(live) < size:
                     size = self._compact(size, bucket(live))
-            self._step(size, width)
+            self._step(size)
         count = len(prompts)
         return self.rows.tokens[:count, :limit].tolist(), self.rows.logps[:count, :limit].tolist()
 
@@ -223,21 +214,12 @@ class GraphEngine(BatchedEngine):
         for start in range(0, len(distinct), per_pass):
             chosen = distinct[start : start + per_pass]
             pairs = [(row, u) for u, prompt in enumerate(chosen) for row in users[prompt]]
-            rows_N, source_N = torch.tensor(pairs, device=self.device).T
+            rows_R, source_R = torch.tensor(pairs, device=self.device).T
             ids_UT, last_U = _right_pad(chosen, self.device)
-            position_UT = torch.arange(ids_UT.shape[1], device=self.device).expand_as(ids_UT)
-            hidden_UTD = self._body(ids_UT, position_UT, Prefill(self.cells, rows_N, source_N))
+            hidden_UTD = self.decoder.read(ids_UT, Prompts(rows_R, source_R))
             final_UD = hidden_UTD[torch.arange(len(chosen), device=self.device), last_U]
-            state_ND[rows_N] = final_UD[source_N]
+            state_ND[rows_R] = final_UD[source_R]
         self._advance(state_ND)
-
-    def _body(
-        self, ids_BT: torch.Tensor, position_BT: torch.Tensor, cells: Prefill | Decode
-    ) -> torch.Tensor:
-        body: Any = self.twin.get_decoder()
-        return body(
-            input_ids=ids_BT, position_ids=position_BT, use_cache=False, cells=cells
-        ).last_hidden_state
 
     def _advance(self, hidden_BD: torch.Tensor) -> None:
         """Draw a token for the first B rows and note it."""
@@ -256,31 +238,36 @@ class GraphEngine(BatchedEngine):
     def _decode(self, size: int) -> None:
         """Read one token of the first `size` rows and draw the next."""
         rows = self.rows
-        token_BT, position_B = rows.token[:size, None], rows.position[:size]
-        hidden_BTD = self._body(token_BT, position_B[:, None], Decode(self.cells, position_B))
+        token_B, position_B = rows.token[:size], rows.position[:size]
+        hidden_BD = self.decoder.step(token_B, position_B)
         position_B += 1
-        self._advance(hidden_BTD[:, 0])
+        self._advance(hidden_BD)
 
-    def _step(self, size: int, width: int) -> None:
+    def _step(self, size: int) -> None:
         if self.device.type != "cuda":
             self._decode(size)
             return
-        if (size, width) not in self._graphs:
-            self._graphs[size, width] = self._capture(size)
-        self._graphs[size, width].replay()
+        if size not in self._graphs:
+            self._graphs[size] = self._capture(size)
+        self._graphs[size].replay()
 
     def _capture(self, size: int) -> torch.cuda.CUDAGraph:
         """A decode step as a graph; what trying it out has changed is put back."""
         before = [tensor.clone() for tensor in self.rows.changing()]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        if torch.cuda.mem_get_info(self.device)[0] < ROOM:
+            torch.cuda.empty_cache()  # torch.cuda.graph does so always, and training allocates anew
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        self._side = self._side or torch.cuda.Stream()
+        self._side.wait_stream(here)
+        with torch.cuda.stream(self._side):
             for _ in range(2):
                 self._decode(size)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
-            self._decode(size)
+            graph.capture_begin(self._pool(), capture_error_mode="thread_local")
+            try:
+                self._decode(size)
+            finally:
+                graph.capture_end()
+        here.wait_stream(self._side)
         for tensor, old in zip(self.rows.changing(), before, strict=True):
             tensor.copy_(old)
         self.captures += 1
@@ -288,7 +275,9 @@ class GraphEngine(BatchedEngine):
 
     def _pool(self) -> Any:
         """The memory of graphs already captured: none of them keeps anything between replays."""
-        return next(iter(self._graphs.values())).pool() if self._graphs else None
+        if not self._graphs:
+            return torch.cuda.graph_pool_handle()
+        return next(iter(self._graphs.values())).pool()
 
     def _compact(self, size: int, smaller: int) -> int:
         """Move the rows that go on to the front; stopped ones fill up."""

@@ -131,7 +131,7 @@ class LanguageModelPolicy(Chats):
     """
 
     def __init__(self, config: PolicyConfig, weights: Path | None = None):
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self.config = config
         if isinstance(config, HubPolicy):
             refuse_unreachable("policy.model", config.model, config.revision)
@@ -290,6 +290,10 @@ class FrozenPolicy:
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a chat, ending where the assistant's turn begins."""
         return self.policy.prompt_ids(messages)
+
+    def prompts_of(self, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        """The same of every chat, at once."""
+        return self.policy.prompts_of(chats)
 
     def generate(
         self,

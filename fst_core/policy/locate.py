@@ -1,6 +1,5 @@
 """Where a policy's weights are: in the package, in the cache folder, or on the hub."""
 
-import functools
 import importlib.util
 import json
 import os
@@ -10,13 +9,12 @@ from pathlib import Path
 
 from fst_core.config import HubPolicy, PolicyConfig, TinyPolicy
 from fst_core.config.model import ConfigError, NotHere
+from fst_core.hub import why_unreachable
 
 TINY = Path(__file__).parent / "tiny"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-REACH_SECONDS = 10.0
-"""Longest wait for the hub's first answer."""
 
 
 def cache_folder() -> Path:
@@ -87,38 +85,18 @@ def _cached(model: str, revision: str | None, name: str) -> Path | None:
 def refuse_unreachable(setting: str, model: str, revision: str | None) -> None:
     """Refuse a hub model that would have to be fetched where the hub cannot be asked.
 
-    The hub's own client would try again for a minute, file by file. A hub that has answered this
-    process once is not asked again.
-
     Raises:
         NotHere: naming the setting; a model in a folder or whole in the cache needs no hub.
     """
     local = _looks_local(model) or Path(model).is_dir()
     if local or whole_in_cache(model, revision):
         return
-    from huggingface_hub import constants, is_offline_mode  # noqa: PLC0415
-
-    if is_offline_mode():
-        reason = "HF_HUB_OFFLINE forbids to fetch it; unset that"
-    else:
-        try:
-            _reach(constants.ENDPOINT)
-            return
-        except Exception as error:  # whatever the hub's client raises of a network
-            told = str(error).strip() or type(error).__name__
-            reason = f"{constants.ENDPOINT} cannot be reached ({told}); connect this machine"
-    raise NotHere(
-        f"{setting} = {model!r} is not whole in the hub's cache, and {reason}, or name a folder "
-        "that holds the model"
-    )
-
-
-@functools.cache
-def _reach(address: str) -> None:
-    """Ask a hub for an answer; what it raises where there is none is not remembered."""
-    from huggingface_hub import get_session  # noqa: PLC0415
-
-    get_session().head(address, timeout=REACH_SECONDS)
+    reason = why_unreachable()
+    if reason is not None:
+        raise NotHere(
+            f"{setting} = {model!r} is not whole in the hub's cache, and {reason}, or name a "
+            "folder that holds the model"
+        )
 
 
 def refuse_missing_engine(policy: PolicyConfig) -> None:

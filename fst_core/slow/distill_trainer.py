@@ -42,15 +42,15 @@ class DistillTrainer(ContextGRPOTrainer):
         group = cast(int, self.num_generations)
         slot_G = slots_for_group(group, len(self.teachers))
         first = self.accelerator.process_index * len(inputs)
-        self.teacher_prompts = [
-            self.lab_policy.prompt_ids(
+        self.teacher_prompts = self.lab_policy.prompts_of(
+            [
                 messages_for(
                     self.teachers[slot_G[(first + i) % group]],
                     self.problems[row["slot"] % len(self.problems)],
                 )
-            )
-            for i, row in enumerate(inputs)
-        ]
+                for i, row in enumerate(inputs)
+            ]
+        )
         batch = super()._generate_and_score_completions(inputs)
         batch["row"] = torch.arange(len(inputs), device=batch["prompt_ids"].device)
         return batch

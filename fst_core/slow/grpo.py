@@ -5,6 +5,7 @@ These methods are overridden, named and typed as in TRL 1.16 (a test fails when 
 - `_generate_and_score_completions`: each of a problem's G rows gets the system message of its
   context slot before TRL generates and judges; afterwards advantages are taken with the run's
   baseline, and rollouts that have none may leave the batch.
+- `_tokenize_prompts`: chats become token ids as everywhere in the lab, each distinct one once.
 - `_generate_single_turn`: completions come from the lab's one engine, with seeds of their own, and
   with the engine's log-probabilities, which TRL carries along as `sampling_per_token_logps`.
 - `_calculate_rewards`: keeps the rewards of all processes, from which the advantages are taken.
@@ -151,6 +152,9 @@ class ContextGRPOTrainer(ShardedResume, GRPOTrainer):
         rewards_NF: torch.Tensor = super()._calculate_rewards(*given, **named)
         self.rewards_N = rewards_NF[:, 0]  # one reward function: the judge
         return rewards_NF
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return self.lab_policy.prompts_of(prompts), None, {}
 
     def _generate_single_turn(
         self,

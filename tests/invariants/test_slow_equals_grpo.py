@@ -202,6 +202,8 @@ def test_overridden_methods_keep_their_signatures() -> None:
     ]
     scored = inspect.signature(GRPOTrainer._generate_and_score_completions)
     assert list(scored.parameters) == ["self", "inputs"]
+    read = inspect.signature(GRPOTrainer._tokenize_prompts)
+    assert list(read.parameters) == ["self", "prompts"]
     turn = inspect.signature(GRPOTrainer._generate_single_turn)
     assert list(turn.parameters) == [
         "self",

@@ -68,7 +68,7 @@ def test_rows_that_go_on_move_together(
 ) -> None:
     sizes: list[int] = []
     step = engine._step
-    monkeypatch.setattr(engine, "_step", lambda s, w: (sizes.append(s), step(s, w)))
+    monkeypatch.setattr(engine, "_step", lambda s: (sizes.append(s), step(s)))
     engine.generate(prompts(policy, *range(1, 65)), range(64), Sampling(1.0, 40))
     assert sizes[0] == 64 and sizes[-1] < 64 and sizes == sorted(sizes, reverse=True)
 
@@ -93,9 +93,9 @@ def test_equal_prompts_are_read_once(
     policy: LanguageModelPolicy, engine: GraphEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, ...]] = []
-    body = engine._body
+    body = engine.decoder.read
     monkeypatch.setattr(
-        engine, "_body", lambda i, p, c: (read.append(tuple(i.shape)), body(i, p, c))[1]
+        engine.decoder, "read", lambda i, p: (read.append(tuple(i.shape)), body(i, p))[1]
     )
     rows = prompts(policy, 1, 2) * 8
     engine.generate(rows, range(16), Sampling(1.0, 1))
@@ -167,6 +167,8 @@ def test_out_of_memory_halves_the_batch_once(
     [
         ({"model_type": "gemma2"}, "gemma2 is not among"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
+        ({"hidden_act": "gelu"}, "its activation is gelu"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
     ],
 )
 def test_models_it_cannot_serve_are_refused(

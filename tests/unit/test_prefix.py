@@ -12,7 +12,13 @@ from fst_core.config import TinyPolicy
 from fst_core.policy.base import Sampling
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.locate import TINY
-from fst_core.policy.prefix import behind_prefixes, common_prefixes, positions, shares
+from fst_core.policy.prefix import (
+    behind_prefixes,
+    common_prefixes,
+    outlasts_launches,
+    positions,
+    shares,
+)
 from fst_core.policy.transformers_engine import TransformersEngine, left_pad
 
 A, B = list(range(10, 40)), list(range(50, 75))
@@ -77,6 +83,7 @@ def test_a_shared_prefix_is_each_rows_own_beginning_and_saves_tokens(rows: list[
         assert 1 <= len(prefix) == length < len(row) <= length + found.rest
     width = max(map(len, rows))
     tokens = found.ids_PT.numel() + len(rows) * (found.rest + 3)
+    assert found.saved == len(rows) * (width + 3) - tokens
     assert tokens <= 0.75 * len(rows) * (width + 3)
 
 
@@ -143,3 +150,11 @@ def test_models_that_look_back_only_so_far_share_nothing(model: PreTrainedModel)
         sliding_window=16,
     )
     assert not shares(AutoModelForCausalLM.from_config(sliding))
+
+
+def test_a_gpu_shares_where_reading_outlasts_launching(model: PreTrainedModel) -> None:
+    # Three layers of 4 x 96 x 96 + 3 x 96 x 256 + 2 x 96 weights, and a norm of 96 behind them.
+    layer = 4 * 96 * 96 + 3 * 96 * 256 + 2 * 96 + 96 / 3
+    enough = int(150e9 / layer) + 1
+    assert outlasts_launches(model, enough)
+    assert not outlasts_launches(model, enough - 1)

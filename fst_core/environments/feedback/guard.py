@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from fst_core.environments.feedback.case import Case
 
 
+@lru_cache(4096)  # the same questions, references and sentences come by again and again
 def _words(text: str) -> str:
     """Words and numbers of a text in lower case, each between spaces."""
     return " ".join(["", *re.findall(r"[^\W_]+", text.casefold()), ""])
 
 
+@lru_cache(4096)
 def _bare(text: str) -> str:
     return "".join(text.casefold().split())
 

@@ -26,11 +26,16 @@ Level = Literal["ok", "note", "problem"]
 DISTRIBUTION = "fst-lab"
 REQUIRED = ("transformers", "trl", "gepa", "pydantic", "reasoning-gym")
 OPTIONAL = {
-    "mlflow": "runs are not tracked",
-    "prefect": "flows cannot be run; `fst run` needs none",
-    "dvc": "data and results cannot be reproduced by stage",
-    "boto3": "checkpoints cannot be sent to S3",
+    "mlflow": ("lab", "runs are not tracked"),
+    "prefect": ("lab", "flows cannot be run; `fst run` needs none"),
+    "dvc": ("lab", "data and results cannot be reproduced by stage"),
+    "boto3": ("lab", "checkpoints cannot be sent to S3"),
+    "gguf": ("smollm2", 'policy.type = "smollm2-135m" cannot be converted'),
+    "peft": ("lora", "policy.lora cannot be used"),
+    "litellm": ("litellm", 'fast.reflection.type = "litellm" cannot be used'),
+    "verifiers": ("verifiers", 'environment.type = "verifiers" cannot be used'),
 }
+"""Package, the extra that installs it, and what does without."""
 VLLM_ABSENT = "not installed; every policy.engine but vllm works (a vLLM server needs none here)"
 LEAST_FREE_BYTES = 2_000_000_000
 CONNECT_SECONDS = 2.0
@@ -60,9 +65,10 @@ def examine(folder: Path) -> Iterator[Finding]:
     ranges = tested_ranges()
     for name in REQUIRED:
         yield check_package(name, ranges.get(name))
-    for name, without in OPTIONAL.items():
-        yield check_optional(name, ranges.get(name), without)
+    for name, (extra, without) in OPTIONAL.items():
+        yield check_optional(name, ranges.get(name), extra, without)
     yield check_vllm(ranges.get("vllm"))
+    yield check_hub()
     yield check_tracking()
     yield check_prefect()
     yield check_home()
@@ -123,14 +129,26 @@ def _in_range(name: str, version: str, wanted: Requirement | None) -> Finding:
     return Finding("problem", name, f"{version} is untested; pip install '{asked}'")
 
 
-def check_optional(name: str, wanted: Requirement | None, without: str) -> Finding:
+def check_optional(name: str, wanted: Requirement | None, extra: str, without: str) -> Finding:
     """A package that adds something; its absence is no problem."""
     version = installed(name)
     if version is None:
-        return Finding(
-            "note", name, f"not installed: {without} (pip install '{DISTRIBUTION}[lab]')"
-        )
+        install = f"pip install '{DISTRIBUTION}[{extra}]'"
+        return Finding("note", name, f"not installed: {without} ({install})")
     return _in_range(name, version, wanted)
+
+
+def check_hub() -> Finding:
+    """Whether models and data sets may be fetched when a config names them; nothing is asked."""
+    try:
+        from huggingface_hub import constants, is_offline_mode  # noqa: PLC0415
+    except ImportError:
+        return Finding("note", "hub", "huggingface_hub is not installed: transformers brings it")
+    cache = constants.HF_HUB_CACHE
+    if is_offline_mode():
+        return Finding("note", "hub", f"HF_HUB_OFFLINE is set: only what {cache} holds is read")
+    asked = f"{constants.ENDPOINT}, asked only for what a config names"
+    return Finding("ok", "hub", f"{asked}; {cache}")
 
 
 def check_vllm(wanted: Requirement | None) -> Finding:

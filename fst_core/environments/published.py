@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from fst_core.config.imported import ImportedBase
 from fst_core.config.model import NotHere
 from fst_core.environments.errors import DataAbsent, DataError
 from fst_core.environments.files import is_regular
+from fst_core.hub import data_from_cache_alone, why_unreachable
 
 Row = dict[str, Any]
 Placed = tuple[str, Row]
@@ -147,15 +149,17 @@ def _from_hub(config: ImportedBase) -> Numbered:
             "pip install datasets, or set environment.path to the published file"
         ) from error
     datasets.disable_progress_bars()
+    unreachable = why_unreachable()
     try:
-        table = datasets.load_dataset(
-            config.hub, config.hub_subset, split=config.hub_split, revision=config.revision
-        )
+        with data_from_cache_alone() if unreachable else nullcontext():
+            table = datasets.load_dataset(
+                config.hub, config.hub_subset, split=config.hub_split, revision=config.revision
+            )
     except Exception as error:  # whatever the hub, its cache or the network raise
-        told = str(error).strip().splitlines() or [type(error).__name__]
+        told = unreachable or next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DataAbsent(
             f"environment.hub = {config.hub!r}: the data set cannot be read from the hub "
-            f"({told[0]}); download its file and set environment.path, or check id, subset, split "
+            f"({told}); download its file and set environment.path, or check id, subset, split "
             "and network"
         ) from error
     return enumerate(map(dict, table), start=1)

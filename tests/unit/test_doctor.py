@@ -1,6 +1,7 @@
 """What the doctor says of vLLM, of servers that do not answer, and of data that has changed."""
 
 import http.server
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +225,33 @@ def test_data_is_compared_with_the_manifest(
         "note",
         True,
     )
+
+
+def test_every_optional_package_names_the_extra_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extras: dict[str, set[str]] = {}
+    for wanted in map(Requirement, doctor.importlib.metadata.requires("fst-lab") or []):
+        extra = str(wanted.marker).partition('extra == "')[2].removesuffix('"')
+        extras.setdefault(wanted.name, set()).add(extra)
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    for name, (extra, without) in doctor.OPTIONAL.items():
+        assert extra in extras[name], name
+        finding = doctor.check_optional(name, None, extra, without)
+        assert finding.level == "note" and f"'fst-lab[{extra}]'" in finding.text
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_the_hub_is_told_of_and_not_asked(offline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.get_session", lambda: pytest.fail("the hub was asked"))
+    finding = doctor.check_hub()
+    assert finding.level == ("note" if offline else "ok")
+    assert constants.HF_HUB_CACHE in finding.text and ("HF_HUB_OFFLINE" in finding.text) == offline
+
+
+def test_without_transformers_the_hub_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert doctor.check_hub().level == "note"

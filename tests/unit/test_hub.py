@@ -11,8 +11,9 @@ from fst_core.config import HubPolicy, HuggingFaceReflection
 from fst_core.config.model import ConfigError, NotHere
 from fst_core.fast.local_chat import LocalChat
 from fst_core.fast.reflection import ReflectionError
+from fst_core.hub import reach
 from fst_core.policy.language_model import LanguageModelPolicy
-from fst_core.policy.locate import TINY, _reach, locate, refuse_unreachable, whole_in_cache
+from fst_core.policy.locate import TINY, locate, refuse_unreachable, whole_in_cache
 from fst_core.preflight import preflight
 from tests.runs import tiny_config
 
@@ -30,7 +31,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    _reach.cache_clear()
+    reach.cache_clear()
 
 
 def fetched(cache: Path, *left_out: str) -> Path:

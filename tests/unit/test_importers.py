@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+from huggingface_hub import constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ from fst_core.environments.polaris import PolarisEnvironment, pass_rate
 from fst_core.environments.pools import PooledEnvironment, build_pools
 from fst_core.environments.published import rows_of
 from fst_core.environments.registry import make_environment
+from fst_core.hub import reach
 from fst_core.preflight import preflight
 from fst_core.quiet import needs_hub
 from fst_core.records import SPLITS, Problem, to_json
@@ -484,9 +487,29 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.Monkey
         raise ConnectionError("Couldn't reach the hub\nwith a long trace")
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
+    monkeypatch.setattr("fst_core.environments.published.why_unreachable", lambda: None)
     with pytest.raises(DataAbsent, match=r"Couldn't reach the hub\); download its file") as error:
         PolarisEnvironment(PolarisConfig(hub="someone/polaris"))
     assert "\n" not in str(error.value)
+
+
+def test_a_data_set_is_asked_for_in_the_cache_alone_where_no_hub_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offline: list[bool] = []
+
+    def cached_alone(*words: Any, **settings: Any) -> None:
+        offline.append(datasets.config.HF_HUB_OFFLINE and constants.HF_HUB_OFFLINE)
+        raise ConnectionError("Couldn't reach 'someone/polaris' on the Hub")
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.load_dataset", cached_alone)
+    reach.cache_clear()
+    with pytest.raises(DataAbsent, match=r"127\.0\.0\.1:9 cannot be reached \(.*download its file"):
+        PolarisEnvironment(PolarisConfig(hub="someone/polaris"))
+    assert offline == [True]
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_the_hub_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 from fst_core.config.model import ConfigError
 from fst_core.config.tables import merge
+from fst_core.counting import shortened
 
 CLOSING = {"{": "}", "[": "]"}
 EXAMPLES = {"{": """'fast={type = "gepa"}'""", "[": """'study.arms=["rl", "fst"]'"""}
 """How a table and a list are written so that a shell hands them over as they are."""
 
+DEEPEST = 32
+"""Most parts of a key."""
 MOST_SHOWN = 120
 """Characters of a wrong override that its error repeats."""
 
@@ -29,6 +32,9 @@ def override(data: Mapping[str, Any], assignment: str) -> dict[str, Any]:
             f"override {assignment!r} is not of the form key.path=value; write, for example, "
             "loop.steps=20"
         )
+    if len(parts) > DEEPEST:
+        shown = shortened(assignment, MOST_SHOWN)
+        raise ConfigError(f"override {shown!r} goes {len(parts)} tables deep; {DEEPEST} are enough")
     value = _value_of(assignment, text.strip())
     try:
         json.dumps([key, value], ensure_ascii=False).encode()
@@ -81,4 +87,4 @@ def _reason(error: Exception) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return shortened(text, MOST_SHOWN)

@@ -123,7 +123,7 @@ class HubPolicy(PolicyBase):
     """Any causal language model of transformers with a chat template."""
 
     type: Literal["hub"] = "hub"
-    model: str
+    model: str = Field(min_length=1)
     """Hub id or local folder."""
     revision: str | None = None
     """Hub revision (commit hash) for a reproducible run."""

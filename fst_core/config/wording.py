@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from fst_core.config.model import COMPONENT_NAME, FOLDER_NAME, SETTING_PATH
-from fst_core.counting import counted
+from fst_core.counting import counted, shortened
 
 KINDS = {
     "int_type": "a whole number",
@@ -68,7 +68,7 @@ def one_of(names: Iterable[str], given: Any) -> str:
 def shown(given: Any) -> str:
     """A value as a file would have it, cut where it is long."""
     text = json.dumps(given, ensure_ascii=False, default=str)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return shortened(text, MOST_SHOWN)
 
 
 def _number(limit: float) -> str:

@@ -1,6 +1,7 @@
 """A resolved run as people write it: TOML with what differs from the defaults, and a line."""
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from fst_core.config.fast import NoFast
 from fst_core.config.model import ConfigModel
 from fst_core.config.run import RunConfig
 from fst_core.config.slow import NoSlow
+from fst_core.config.study import ARMS
+from fst_core.config.tables import merge
 from fst_core.counting import counted
 
 
@@ -33,6 +36,18 @@ def as_toml(config: ConfigModel) -> str:
     `environment.options`: TOML has none.
     """
     return "\n".join(_table(_differing(config), ())).strip("\n")
+
+
+def as_file(config: RunConfig) -> str:
+    """The same with what its arm needs to be known by: a file that `load_config` reads as this run.
+
+    An arm that a study's file had made, or made its own, is a table without changes here.
+    """
+    text = as_toml(config)
+    changes = ARMS.get(config.arm)
+    if changes is None or RunConfig.model_validate(merge(tomllib.loads(text), changes)) != config:
+        text += f"\n\n[arms.{_key(config.arm)}]"
+    return text
 
 
 def _differing(config: ConfigModel) -> dict[str, Any]:

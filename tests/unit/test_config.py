@@ -397,3 +397,35 @@ def test_a_seed_that_no_table_holds_is_refused(key: str, seed: int) -> None:
     with pytest.raises(ConfigError, match=rf"seed.*must be .*, not {seed}"):
         load_config(DEMO, "fst", [key.format(seed)])
     assert load_config(DEMO, "fst", [f"seed={2**63 - 1}"])[0].seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("depth", [33, 3000])
+def test_a_key_of_very_many_tables_is_refused(depth: int) -> None:
+    parts = ["environment", "options", *["a"] * (depth - 2)]
+    with pytest.raises(ConfigError, match=rf"goes {depth} tables deep; 32 are enough"):
+        override({}, f"{'.'.join(parts)}=1")
+    assert override({}, f"{'.'.join(parts[:32])}=1")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("loop.steps=true", r"loop\.steps: must be a whole number, not true"),
+        ("slow.learning_rate=false", r"slow\.learning_rate: must be a number, not false"),
+        ("contexts.size=false", r"contexts\.size: must be a whole number, not false"),
+        ("seed=true", r"seed: must be a whole number, not true"),
+    ],
+)
+def test_a_truth_value_is_no_number(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_config(DEMO, "fst", [setting])
+
+
+def test_a_truth_value_is_one_where_it_is_wanted() -> None:
+    assert load_config(DEMO, "fst", ["evaluation.kl=false"])[0].evaluation.kl is False
+
+
+def test_a_name_that_no_folder_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"name: .*at most 100 characters"):
+        load_config(DEMO, "fst", ["name=" + "a" * 101])
+    assert load_config(DEMO, "fst", ["name=" + "a" * 100])

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fst_core.config import RunConfig, load_config
-from fst_core.config.written import as_toml, in_words
+from fst_core.config.study import ARMS
+from fst_core.config.sweeps import swept_arms
+from fst_core.config.written import as_file, as_toml, in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "configs/tiny/demo.toml"
@@ -27,6 +29,32 @@ def test_every_run_here_is_the_same_when_it_is_read_again(path: Path) -> None:
     for arm in (*study.arms, study.base):
         config, _ = load_config(path, arm)
         assert again(config) == config
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.toml")), ids=lambda p: p.stem)
+def test_every_run_here_is_the_same_from_a_file_of_its_own(path: Path, tmp_path: Path) -> None:
+    for arm in every_arm(path):
+        config, _ = load_config(path, arm)
+        file = tmp_path / "own.toml"
+        file.write_text(as_file(config), encoding="utf-8")
+        assert load_config(file)[0] == config, arm
+
+
+def every_arm(path: Path) -> list[str]:
+    """The built-in arms that a file allows, its own, and those of its sweeps."""
+    _, study = load_config(path)
+    own = tomllib.loads(path.read_text(encoding="utf-8")).get("arms", {})
+    return sorted({*study.arms, study.base, *own, *swept_arms(study.sweeps, {**ARMS, **own})})
+
+
+def test_an_arm_that_changes_its_run_again_is_not_applied_twice(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    task = '[environment]\ntype = "directives"\n[fast]\ntype = "gepa"\n[arms.rl.loop]\nsteps = 3\n'
+    file.write_text(task, encoding="utf-8")
+    config, _ = load_config(file, "rl")
+    assert config.arm == "rl" and config.loop.steps == 3 and config.fast.type == "gepa"
+    file.write_text(as_file(config), encoding="utf-8")
+    assert load_config(file)[0] == config
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1).filter(str.isalnum))

@@ -5,7 +5,7 @@ python -m flows.ablation configs/tiny/ablation.toml
 
 from prefect import flow
 
-from flows.compare import Comparison, run_and_report, run_command, study_parser
+from flows.compare import Comparison, run_and_report, run_command, study_parser, told
 from flows.parameters import (
     Arms,
     ConfigPath,
@@ -55,7 +55,7 @@ def ablation(
         starts_inside_project(planned, runs)
         refuse_without_sweeps(study, config_path)
         order = Order(config_path, overrides, runs, track, on, deployment)
-        return run_and_report(order, planned, jobs or study.jobs)
+        ending.state = told(run_and_report(order, planned, jobs or study.jobs))
     return ending.state
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from prefect import flow, get_run_logger, tags
 from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
+from prefect.states import Completed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
@@ -127,7 +128,7 @@ def compare(
         planned, study = expand(config_path, overrides, arms, seeds)
         starts_inside_project(planned, runs)
         order = Order(config_path, overrides, runs, track, on, deployment)
-        return run_and_report(order, planned, jobs or study.jobs)
+        ending.state = told(run_and_report(order, planned, jobs or study.jobs))
     return ending.state
 
 
@@ -167,6 +168,16 @@ def run_and_report(
     if failures:
         raise StudyFailed(comparison)
     return comparison
+
+
+def told(done: Comparison) -> State[Comparison]:
+    """How a study's flow ends: where its report is, and what that says first."""
+    from fst_core.report.headline import headline  # noqa: PLC0415  (pandas)
+    from fst_core.report.summary import by_experiment  # noqa: PLC0415
+
+    studies = by_experiment(done.report.summary)
+    said = " ".join(f"{name}: {headline(found)}" for name, found in studies.items())
+    return Completed(data=done, message=f"{done.report.paths['report']}: {said}")
 
 
 def dated_folder(runs: str) -> str:

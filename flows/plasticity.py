@@ -13,7 +13,14 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows.compare import Comparison, compare, run_and_report, run_command, study_parser
+from flows.compare import (
+    Comparison,
+    compare,
+    run_and_report,
+    run_command,
+    study_parser,
+    told,
+)
 from flows.parameters import (
     Arms,
     ConfigPath,
@@ -81,7 +88,7 @@ def plasticity(
             )
         studies = dict.fromkeys(start.parent for start in starts(planned, root))
         order = Order(config_path, overrides, runs, track, on, deployment)
-        return run_and_report(order, planned, jobs or study.jobs, find_runs(studies))
+        ending.state = told(run_and_report(order, planned, jobs or study.jobs, find_runs(studies)))
     return ending.state
 
 

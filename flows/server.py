@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
+from fst_core.processes import PARENT
 from infra.deploy import DeployError, server_url
 from infra.servers import PREFECT_UI
 from tasks.cards import make_limit
@@ -95,12 +97,13 @@ def prefect_server(home: Path) -> Iterator[str]:
         before = os.environ.get("PREFECT_API_URL")
         os.environ["PREFECT_API_URL"] = url
         try:
-            with temporary_settings({PREFECT_API_URL: url}):
+            with temporary_settings({PREFECT_API_URL: url}), missed_if_gone(process, home):
                 try:
                     make_limit()
                     yield url
                 finally:
-                    _drain()
+                    if process.poll() is None:
+                        _drain()
         finally:
             os.environ.pop("PREFECT_API_URL")
             if before is not None:
@@ -110,10 +113,11 @@ def prefect_server(home: Path) -> Iterator[str]:
 
 def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
     port = free_port()
-    command = [sys.executable, "-m", "prefect", "server", "start"]
+    command = [sys.executable, "-m", "flows.prefect_process", "server", "start"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--analytics-off"]
     off = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
     env = {**os.environ, **off, **PREFECT_UI, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
+    env[PARENT] = str(os.getpid())
     # A session of its own: Ctrl-C in the terminal must reach the runs before their server goes.
     process = subprocess.Popen(
         command, env=env, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -125,6 +129,37 @@ def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
         _stop(process)
         raise
     return process, url
+
+
+@contextmanager
+def missed_if_gone(process: subprocess.Popen[str], home: Path) -> Iterator[None]:
+    """End the block, as SIGTERM would, when the server that it needs has ended.
+
+    Prefect would ask a server that is gone again and again, for minutes.
+
+    Raises:
+        ServerError: saying so, whatever came of the signal.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        process.wait()
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    except BaseException as error:
+        if process.poll() is None:
+            raise
+        raise ServerError(
+            f"the Prefect server of this command ended ({process.returncode}); its log is "
+            f"{home / 'server.log'}; the same command, without --fresh, goes on at the last "
+            "checkpoint"
+        ) from error
+    finally:
+        over.set()
 
 
 def _wait(process: subprocess.Popen[str], url: str, log: Path) -> None:

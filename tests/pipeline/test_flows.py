@@ -34,7 +34,13 @@ from flows.continual import continual
 from flows.plasticity import plasticity
 from flows.prepare import prepare
 from flows.report import report
-from flows.server import ServerError, prefect_server, refuse_without_server
+from flows.server import (
+    ServerError,
+    ended_by_sigterm,
+    missed_if_gone,
+    prefect_server,
+    refuse_without_server,
+)
 from flows.train import train
 from fst_core.config.model import ConfigError
 from fst_core.journal import Journal, comparable, effective, read_events
@@ -290,6 +296,16 @@ def test_how_a_run_completed_is_told_in_its_state(prefect_api, tmp_path):
     assert second.startswith(f"{folder} is finished: nothing is left to train")
 
 
+def test_how_a_study_completed_is_told_in_its_state(prefect_api, tmp_path):
+    arguments = (SMOKE, ("rl", "fst"), (33,), 1, (), str(tmp_path), None, False)
+    state = compare(*arguments, return_state=True)
+    done = state.result()
+    assert state.is_completed()
+    assert state.message.startswith(f"{done.report.paths['report']}: smoke: ")
+    assert "rl" in state.message and "fst" in state.message
+    assert state.message.count("\n") == 0
+
+
 def test_the_same_study_of_two_nights_is_told_apart_by_tags(prefect_api, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nights = [f"runs/nightly/2026-11-2{day}" for day in (7, 8, 8)]
@@ -383,6 +399,9 @@ def test_probes_run_the_study_they_start_from_and_share_a_report(
     assert first == {"base-s0", "rl-s0", "gepa-s0", "fst-s0"}
     summary = json.loads((tmp_path / "probes/summary.json").read_text())
     assert set(summary["studies"]) == {"smoke", "probes"}
+    states = {run.name: run.state for run in flow_runs(f"plasticity {probes}")}
+    (state,) = states.values()
+    assert state.is_completed() and "smoke: " in state.message and "probes: " in state.message
     assert set(summary["studies"]["probes"]["arms"]) == {"rl", "from-rl"}
     assert set(json.loads((tmp_path / "smoke/summary.json").read_text())["arms"]) == {
         "base", "rl", "gepa", "fst",
@@ -484,7 +503,37 @@ def test_the_log_tells_one_line_an_evaluation(tmp_path, caplog):
     assert caplog.messages == ["fst-s0 step 4: reward 0.500 under the best context"]
 
 
-def test_a_terminated_command_ends_its_server(tmp_path):
+def test_a_server_that_ends_first_ends_the_block_in_a_sentence(tmp_path):
+    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"], text=True)
+    told = pytest.raises(ServerError, match=r"server of this command ended \(-9\); its log is")
+    with told, ended_by_sigterm(), missed_if_gone(server, tmp_path):
+        server.kill()
+        time.sleep(60)
+
+
+def test_a_server_that_outlives_the_block_is_not_missed(tmp_path):
+    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"], text=True)
+    told = pytest.raises(ValueError, match="own")
+    with told, ended_by_sigterm(), missed_if_gone(server, tmp_path):
+        raise ValueError("own")
+    server.kill()
+    server.wait()
+    time.sleep(0.2)  # nothing comes of it now
+
+
+def ended(health: str) -> bool:
+    """Whether a server goes away, at once or as soon as it has heard of its parent's end."""
+    for _ in range(150):
+        try:
+            urllib.request.urlopen(health, timeout=5)
+        except OSError:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_ends_ends_its_server(tmp_path, how):
     code = (
         "import sys, time; from pathlib import Path; from flows.server import prefect_server\n"
         "with prefect_server(Path(sys.argv[1])) as url: print(url, flush=True); time.sleep(99)"
@@ -496,10 +545,9 @@ def test_a_terminated_command_ends_its_server(tmp_path):
     health = f"{process.stdout.readline().strip()}/health"
     assert health.startswith("http://127.0.0.1:")
     assert urllib.request.urlopen(health, timeout=5).status == 200
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 128 + signal.SIGTERM
-    with pytest.raises(OSError):
-        urllib.request.urlopen(health, timeout=5)
+    process.send_signal(how)
+    assert process.wait(30) == (-how if how == signal.SIGKILL else 128 + how)
+    assert ended(health)
 
 
 @pytest.mark.parametrize(

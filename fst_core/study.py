@@ -245,7 +245,7 @@ def run_study(
     if track:  # now, so that one process makes MLflow's database instead of all runs at once
         prepare_store(runs[0].name, lambda s: on_line("study", s))
     options = [part for assignment in chosen for part in ("--set", assignment)]
-    options += ["--runs", str(runs_root)] + ([] if track else ["--no-track"])
+    options += ["--runs", str(runs_root), "--brief"] + ([] if track else ["--no-track"])
     commands = deque(
         Child(run, run_folder(runs_root, run), [str(config_path), "--arm", run.arm, *options])
         for run in runs

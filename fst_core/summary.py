@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fst_core.counting import counted
 from fst_core.journal import Event, effective, read_events
-from fst_core.progress import clock, task_rewards, told_kl
+from fst_core.progress import clock, task_rewards, told_kl, under
 from fst_core.tracked import is_headline
 
 
@@ -37,7 +37,7 @@ def headline(folder: Path) -> str:
     last = next((event for event in reversed(events) if is_headline(event, events)), None)
     if last is None:
         return "nothing was evaluated"
-    reward = f"reward {_measured(last)} under the {last['context']} context"
+    reward = f"reward {_measured(last)} {under(last['context'])}"
     return f"{reward} at step {last['step']}"
 
 
@@ -46,7 +46,7 @@ def _rewards(looks: list[Event], label: str) -> list[tuple[str, str]]:
     if not mine:
         return []
     first, last = (_measured(event) for event in (mine[0], mine[-1]))
-    name = f"reward under the {label} context"
+    name = f"reward {under(label)}"
     if len(mine) == 1:
         return [(name, last)]
     return [(name, f"{last} at step {mine[-1]['step']}; {first} at step {mine[0]['step']}")]

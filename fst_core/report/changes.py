@@ -14,6 +14,7 @@ from fst_core.estimators.best_at_k import best_at_k, mean_at_k
 from fst_core.estimators.bootstrap import paired_difference
 from fst_core.journal import Event
 from fst_core.report.figures import INK, MARKERS, arm_colours, inline, legend_above, plain, wrapped
+from fst_core.report.intervals import subtracted_cells
 from fst_core.report.markup import Markup, tag
 from fst_core.report.statistics import DIFFERENCE, REWARD, Json, number, statistic
 
@@ -29,6 +30,9 @@ class Measurement:
     rewards_P_S: NDArray[np.float64] | None
     """Problems x samples; None where rewards are missing, ragged or not finite."""
 
+
+GAINED, LOST = 1, -1
+"""Signs of a difference: after - before, and before - after."""
 
 Pair = tuple[Measurement | None, Measurement | None]
 """Before and after; None where it was not measured."""
@@ -76,12 +80,12 @@ def average(parts: Sequence[Measurement | None]) -> Measurement | None:
     )
 
 
-def change(pairs: Mapping[int, Pair], sign: int = 1) -> Json:
+def change(pairs: Mapping[int, Pair], sign: int = GAINED) -> Json:
     """Before, after and their difference over the seeds of an arm, as plain JSON types.
 
     Args:
         pairs: measurements by seed.
-        sign: 1 gives after - before (a gain), -1 gives before - after (a loss).
+        sign: GAINED or LOST.
 
     Returns:
         `before`, `after`, `difference` (mean@k) and `best_before`, `best_after`, `best_difference`
@@ -125,6 +129,22 @@ def _over_problems(pairs: Sequence[Pair], sign: int) -> list[float] | None:
         first, second = second, first
     found = paired_difference(list(first), list(second), over="problems")
     return None if found is None else [found.low, found.high]
+
+
+def before_after(found: Json, sign: int, prefix: str = "") -> list[Markup]:
+    """Cells of a change: before, after and their difference, which read as a subtraction.
+
+    Args:
+        found: as `change` makes it of `sign`.
+        prefix: "" for mean@k, "best_" for best@k.
+    """
+    before, after, difference = (
+        found[f"{prefix}{name}"] for name in ("before", "after", "difference")
+    )
+    if sign == LOST:
+        return subtracted_cells(before, after, difference)
+    after_cell, before_cell, gain = subtracted_cells(after, before, difference)
+    return [before_cell, after_cell, gain]
 
 
 def shown_figure(svg: str, caption: str, width: str = "wide") -> Markup:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from fst_core.counting import counted
 from fst_core.report.changes import notes_of, shown_figure, single_seeds
 from fst_core.report.figures import INK, MARKERS, arm_colours, legend_above, plain, to_svg
-from fst_core.report.intervals import estimate_cell
+from fst_core.report.intervals import estimate_cell, subtracted_cells
 from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.section import Section, Study
@@ -206,7 +206,7 @@ def _switch_table(arms: Json) -> Markup:
                     f"step {switch['step']}: {switch['from']} → {switch['to']}",
                     arm,
                     f"{switch['gap']['n']} of {len(switch['gap']['seeds'])}",
-                    *(estimate_cell(switch[name]) for name in ("before", "minimum", "gap")),
+                    *subtracted_cells(switch["before"], switch["minimum"], switch["gap"]),
                     f"{switch['recovered']} of {switch['of']}" if switch["of"] else "–",
                 ]
             )

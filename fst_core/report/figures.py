@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fst_core.report.headline import rl_learned
 from fst_core.report.markup import Markup
 from fst_core.report.summary import mean_curve
 
@@ -149,15 +150,19 @@ def plain(text: str, longest: int = 40) -> str:
 
 
 def all_figures(summary: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Every figure that the data allows, as SVG text by file stem."""
+    """Every figure that the data allows, as SVG text by file stem.
+
+    rl's peak is drawn where rl rose above its first evaluation: else there is nothing to reach.
+    """
     curves, populations, kl = tables["curves"], tables["populations"], summary["kl_column"]
     counted = {run for arm in summary["arms"].values() for run in arm["counted"]}
     figures: dict[str, Callable[[], Figure]] = {}
+    peak = summary["rl_peak"] if rl_learned(summary) else None
     if not curves.empty:
         for name in ("step", "rollouts", "kl", "seconds"):
             x = kl if name == "kl" else name
             if x is not None and curves.loc[curves["headline"], x].notna().any():
-                draw = partial(draw_curves, curves, counted, x, summary["rl_peak"])
+                draw = partial(draw_curves, curves, counted, x, peak)
                 figures[f"reward_by_{name}"] = draw
     if any(arm["seconds"]["total"] for arm in summary["arms"].values()):
         figures["seconds"] = partial(draw_seconds, summary["arms"])

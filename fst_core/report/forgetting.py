@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 from fst_core.counting import counted
 from fst_core.journal import Event
 from fst_core.report.changes import (
+    LOST,
     Dumbbell,
     Measurement,
     Pair,
     average,
+    before_after,
     change,
     draw_changes,
     measurement,
@@ -26,7 +28,7 @@ from fst_core.report.changes import (
     single_seeds,
 )
 from fst_core.report.figures import to_svg
-from fst_core.report.intervals import estimate_cell, span_text
+from fst_core.report.intervals import span_text
 from fst_core.report.markup import details, table, tag
 from fst_core.report.radar import draw_radar, readable
 from fst_core.report.runs import RunLog
@@ -35,9 +37,6 @@ from fst_core.report.statistics import Json
 
 AXES = ("in distribution", "cross domain", "easy to hard")
 """Axes in reading order; others follow."""
-
-LOST = -1
-"""Sign of a difference that counts losses as positive: before - after."""
 
 HEADERS = (
     "axis", "suite", "arm", "seeds", "mean@k before", "mean@k after", "forgetting",
@@ -270,15 +269,18 @@ def _rows(axes: Json, prefix: str = "") -> list[list[Any]]:
         if len(groups) > 1:
             groups[tag("strong", "average")] = losses["average"]
         for name, arms in groups.items():
-            rows += [[axis, name, arm, *change_cells(arms[arm], prefix)] for arm in arms]
+            rows += [[axis, name, arm, *change_cells(arms[arm], LOST, prefix)] for arm in arms]
     return rows
 
 
-def change_cells(found: Json, prefix: str = "") -> list[Any]:
-    """Seeds with a difference, and the numbers of a change in mean@k, or in best@k ("best_")."""
+def change_cells(found: Json, sign: int, prefix: str = "") -> list[Any]:
+    """Seeds with a difference, and the numbers of a change in mean@k, or in best@k ("best_").
+
+    Args:
+        found: a change, as `report.changes.change` makes it of `sign`.
+    """
     difference = found[f"{prefix}difference"]
-    cells: list[Any] = [f"{difference['n']} of {len(difference['seeds'])}"]
-    cells += [estimate_cell(found[f"{prefix}{name}"]) for name in ("before", "after", "difference")]
+    cells = [f"{difference['n']} of {len(difference['seeds'])}", *before_after(found, sign, prefix)]
     if prefix:
         return cells
     return [*cells, tag("span", span_text(found["over_problems"]), class_="span")]

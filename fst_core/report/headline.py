@@ -7,6 +7,7 @@ from fst_core.counting import counted
 from fst_core.report.comparison import BASELINE, KL_COLUMNS
 from fst_core.report.markup import number_text
 from fst_core.report.statistics import FEWEST_SEEDS, without_spread
+from fst_core.report.subtraction import Subtraction, subtraction
 
 Json = Mapping[str, Any]
 
@@ -52,7 +53,8 @@ def headline(summary: Json) -> str:
     kinds = ("clear", "unsure", "worse", "behind", "equal", "none")
     groups: dict[str, list[str]] = {kind: [] for kind in kinds}
     for metric, found in compared.items():
-        groups[_group(metric, found, summary)].append(LABELS[metric])
+        kind = _group(metric, found, summary)
+        groups[kind].append(_with_numbers(arm, metric, found, kind))
     sentences = [
         _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
         _sentence(f"{arm} is ahead of rl, but not certainly (see below), on", groups["unsure"]),
@@ -64,6 +66,23 @@ def headline(summary: Json) -> str:
         _basis(compared),
     ]
     return " ".join(filter(None, sentences))
+
+
+def _with_numbers(arm: str, metric: str, found: Json, kind: str) -> str:
+    """A compared number with the values of the arm that leads and of its opponent."""
+    unit, digits = UNITS[metric]
+    told = subtraction(found["arm"], found["rl"], found["difference"], digits)
+    if kind == "none":
+        return LABELS[metric]
+    if kind == "equal":
+        return f"{LABELS[metric]}, both {told.minuend} {unit}"
+    if found["arm"] is None:
+        return f"{LABELS[metric]}, {told.subtrahend} {unit}, and {arm} never gets there"
+    if found["rl"] is None:
+        return f"{LABELS[metric]}, {told.minuend} {unit}, and {BASELINE} never gets there"
+    if found["better"]:
+        return f"{LABELS[metric]}, {told.minuend} against {BASELINE}'s {told.subtrahend} {unit}"
+    return f"{LABELS[metric]}, {told.subtrahend} against {arm}'s {told.minuend} {unit}"
 
 
 def nothing_shared(arm: str) -> str:
@@ -112,7 +131,7 @@ def _without_comparison(summary: Json) -> str:
 
 
 def _sentence(start: str, labels: list[str]) -> str:
-    return f"{start}: {', '.join(labels)}." if labels else ""
+    return f"{start}: {'; '.join(labels)}." if labels else ""
 
 
 def _group(metric: str, found: Json, summary: Json) -> str:
@@ -129,6 +148,20 @@ def rl_learned(summary: Json) -> bool:
     """Whether the rl arm's mean curve ever rose above its first evaluation."""
     peak = summary["rl_peak"]
     return peak is not None and peak["step"] > peak["start"]
+
+
+def to_peak_text(arm: Json, column: str) -> str:
+    """What an arm's mean curve had used, in whole steps or rollouts, when it reached rl's peak.
+
+    "no peak" where rl never rose above its first evaluation, – where there is no rl.
+    """
+    to_peak = arm["to_rl_peak"]
+    if to_peak is None:
+        return "–"
+    if not to_peak["defined"]:
+        return "no peak"
+    point = to_peak["mean_curve"]
+    return number_text(point[column], 0) if point else "not reached"
 
 
 def findings(summary: Json, arm: str) -> list[str]:
@@ -159,33 +192,32 @@ def _unpaired(arm: str, compared: Mapping[str, Json]) -> list[str]:
 
 def _finding(arm: str, metric: str, found: Json) -> str:
     unit, digits = UNITS[metric]
-    mine, theirs = number_text(found["arm"], digits), number_text(found["rl"], digits)
+    told = subtraction(found["arm"], found["rl"], found["difference"], digits)
     label = f"{LABELS[metric][0].upper()}{LABELS[metric][1:]}"
-    return f"{label}: {arm} {mine} against {theirs} {unit}{_sureness(found, digits)}."
+    values = f"{arm} {told.minuend} against {BASELINE}'s {told.subtrahend} {unit}"
+    return f"{label}: {values}{_sureness(found, told)}."
 
 
-def _sureness(found: Json, digits: int) -> str:
-    difference = number_text(found["difference"], digits)
+def _sureness(found: Json, told: Subtraction) -> str:
+    digits = told.digits
+    difference = f"difference {'' if told.exact else 'seed by seed '}{told.difference}"
     if found["interval"] is None:
         if found["pairs"] >= FEWEST_SEEDS:
             both = f"{found['pairs']} of {found['shared']} seeds"
-            return f" (difference {difference}, no interval: only {both} have both values)"
+            return f" ({difference}, no interval: only {both} have both values)"
         pairs = counted(found["pairs"], "pair")
-        told = f"difference {difference}, no interval: " if found["pairs"] else "no interval: "
+        start = f"{difference}, no interval: " if found["pairs"] else "no interval: "
         verb = "is" if found["pairs"] == 1 else "are"
-        return f" ({told}there {verb} {pairs} of seeds with both values, and it takes three)"
+        return f" ({start}there {verb} {pairs} of seeds with both values, and it takes three)"
     if found["pairs"] < FEWEST_SEEDS:
-        return (
-            f" (difference {difference}; by seed {_by_seed(found, digits)}: two seeds, too few for "
-            "an interval)"
-        )
+        seeds = _by_seed(found, digits)
+        return f" ({difference}; by seed {seeds}: two seeds, too few for an interval)"
     if without_spread(found["interval"]):
-        return f" (difference {difference}, the same in all {found['pairs']} seeds: no interval)"
+        return f" ({difference}, the same in all {found['pairs']} seeds: no interval)"
     low, high = (_apart_from_zero(bound, digits, found["certain"]) for bound in found["interval"])
     zero = "leaves out zero" if found["certain"] else "includes zero"
     return (
-        f" (difference {difference}, 95% interval over "
-        f"{found['pairs']} seeds {low} to {high}, which {zero})"
+        f" ({difference}, 95% interval over {found['pairs']} seeds {low} to {high}, which {zero})"
     )
 
 
@@ -206,8 +238,8 @@ def _peak_finding(summary: Json, arm: str) -> str:
     peak = summary["rl_peak"]
     if not rl_learned(summary):
         return (
-            "rl never rose above its first evaluation, so rollouts to its peak say nothing "
-            f"(reward {number_text(peak['reward'])})."
+            f"{BASELINE} never rose above its first evaluation (reward "
+            f"{number_text(peak['reward'])}), so it has no peak for {arm} to reach."
         )
     to_peak = summary["arms"][arm]["to_rl_peak"]
     start = f"rl's mean curve peaks at {number_text(peak['reward'])} (step {peak['step']})"
@@ -217,13 +249,14 @@ def _peak_finding(summary: Json, arm: str) -> str:
     seeds = f"{to_peak['reached']} of {seeds} reached it on their own"
     if point is None:
         return f"{start}; {arm}'s mean curve never reaches it ({seeds})."
-    sure = _sureness(summary["comparisons"][arm]["rollouts_to_peak"], 0)
+    found = summary["comparisons"][arm]["rollouts_to_peak"]
+    sure = _sureness(found, subtraction(point["rollouts"], rl["rollouts"], found["difference"], 0))
     return (
         f"{start}, after {number_text(rl['rollouts'], 0)} rollouts; {arm}'s mean curve is there at "
         f"step {point['step']}, after {number_text(point['rollouts'], 0)} rollouts"
         f"{_ratio(rl['rollouts'], point['rollouts'])}{sure}, at KL {number_text(point[kl])} "
-        f"against {number_text(rl[kl])} nats per token ({KL_COLUMNS[kl]}), "
-        f"{number_text(point['seconds'], 1)} s of training against "
+        f"against rl's {number_text(rl[kl])} nats per token ({KL_COLUMNS[kl]}), "
+        f"{number_text(point['seconds'], 1)} s of training against rl's "
         f"{number_text(rl['seconds'], 1)} s; {seeds}."
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fst_core.report.markup import Markup, join, number_text, tag
 from fst_core.report.statistics import FEWEST_SEEDS, without_spread
+from fst_core.report.subtraction import subtraction
 
 
 def with_interval(found: Any, digits: int = 3) -> str:
@@ -28,10 +29,26 @@ def with_interval(found: Any, digits: int = 3) -> str:
     return f"{mean} {span_text(found['interval'], digits)}"
 
 
-def estimate_cell(found: Any) -> Markup:
-    """`with_interval` as a table's cell, the interval below the mean."""
-    mean, *below = with_interval(found).split(" ", 1)
-    return join(mean, *(tag("div", text, class_="soft span") for text in below))
+def estimate_cell(found: Any, digits: int = 3, shown: str = "") -> Markup:
+    """`with_interval` as a table's cell, the interval below the mean, or below what is `shown`."""
+    mean, *below = with_interval(found, digits).split(" ", 1)
+    return join(shown or mean, *(tag("div", text, class_="soft span") for text in below))
+
+
+def subtracted_cells(minuend: Any, subtrahend: Any, difference: Any) -> list[Markup]:
+    """Cells of two statistics and their difference, whose means read as `subtraction` shows them.
+
+    Args:
+        minuend: a statistic over seeds, as the others.
+        subtrahend: what is taken from it.
+        difference: taken seed by seed.
+    """
+    told = subtraction(minuend["mean"], subtrahend["mean"], difference["mean"])
+    return [
+        estimate_cell(minuend, told.digits, told.minuend),
+        estimate_cell(subtrahend, told.digits, told.subtrahend),
+        estimate_cell(difference, told.digits, told.difference),
+    ]
 
 
 def span_text(bounds: Sequence[float] | None, digits: int = 3) -> str:

@@ -39,8 +39,8 @@ def number_text(value: float | None, digits: int = 3) -> str:
     if value is None or value != value:
         return "–"
     if digits == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{min(digits, 1) if abs(value) >= 100 else digits}f}"
+        return f"{value:z,.0f}"
+    return f"{value:z.{min(digits, 1) if abs(value) >= 100 else digits}f}"
 
 
 def table(

@@ -15,7 +15,7 @@ from typing import Any
 
 from fst_core.report.statistics import Json
 from fst_core.report.studies import folder_name
-from fst_core.report.summary import write_summary
+from fst_core.report.summary import by_experiment, write_summary
 
 MEANS = ("final_reward", "best_reward", "final_seed_reward", "final_kl")
 """Statistics of an arm of which the mean over seeds is kept."""
@@ -48,7 +48,7 @@ def curves_of(study: Mapping[str, Any]) -> list[dict[str, float]]:
 
 def write(summary: Json, out: Path) -> None:
     """Write metrics.json and curves/STUDY.csv of every study of a summary."""
-    studies = summary.get("studies") or {summary["experiment"]: summary}
+    studies = by_experiment(summary)
     numbers = {name: metrics_of(study) for name, study in studies.items()}
     write_summary(numbers, out / "metrics.json")
     (out / "curves").mkdir(parents=True, exist_ok=True)

@@ -5,11 +5,12 @@ from typing import Any
 
 from fst_core.counting import counted
 from fst_core.report.comparison import COMPARED, KL_COLUMNS, told_kl
-from fst_core.report.headline import LABELS, UNITS, challenger, findings
+from fst_core.report.headline import LABELS, UNITS, challenger, findings, to_peak_text
 from fst_core.report.intervals import estimate_cell, with_interval
-from fst_core.report.markup import Markup, details, number_text, table, tag
+from fst_core.report.markup import Markup, details, join, number_text, table, tag
 from fst_core.report.runs import RunLog
 from fst_core.report.statistics import FEWEST_SEEDS, without_spread
+from fst_core.report.subtraction import Subtraction, subtraction
 
 Json = Mapping[str, Any]
 
@@ -22,8 +23,8 @@ REWARD_NOTE = (
 )
 COST_NOTE = (
     "What training used, means over the runs counted. Where rl's peak is reached: on the mean "
-    "curve over seeds. Seconds are wall time on the machine of the run, whatever else ran there; "
-    "other: start-up, checkpoints and waiting."
+    "curve over seeds; no peak: rl never rose above its first evaluation. Seconds are wall time "
+    "on the machine of the run, whatever else ran there; other: start-up, checkpoints and waiting."
 )
 COMPARISON_NOTE = (
     "Differences arm - rl seed by seed, over the seeds both were run with. Beyond seed noise: the "
@@ -86,17 +87,13 @@ def _reward_row(name: str, arm: Json, kl: str) -> list[Any]:
 
 
 def _cost_row(name: str, arm: Json) -> list[Any]:
-    to_peak = arm["to_rl_peak"] or {"mean_curve": None, "defined": False}
-    point = to_peak["mean_curve"]
-    missing = "not reached" if to_peak["defined"] else "–"
-    reached = [number_text(point[k], 0) if point else missing for k in ("step", "rollouts")]
     loops = ("slow_rollouts", "fast_rollouts", "reflections", "evaluation_rollouts")
     used = (*loops, "slow_tokens", "fast_tokens")
     parts = ("fast", "slow", "evaluation", "other", "total")
     return [
         name,
         number_text(arm["steps"]["mean"], 0),
-        *reached,
+        *(to_peak_text(arm, column) for column in ("step", "rollouts")),
         *(number_text(arm["used"].get(key), 0) for key in used),
         *(number_text(arm["seconds"][key], 1) for key in parts),
     ]
@@ -109,15 +106,25 @@ def _comparison_table(comparisons: Json) -> Markup:
             unit, digits = UNITS[metric]
             equal = "–" if found["difference"] is None else "equal"
             verdict = {True: "better", False: "worse", None: equal}[found["better"]]
-            values = [number_text(found[key], digits) for key in ("arm", "rl", "difference")]
-            told = [found["pairs"], _spread(found, digits), verdict, _sure(found)]
+            told = subtraction(found["arm"], found["rl"], found["difference"], digits)
             aim = "higher" if COMPARED[metric] > 0 else "lower"
-            rows.append([arm, f"{LABELS[metric]} ({unit}; {aim} is better)", *values, *told])
+            rows.append(
+                [arm, f"{LABELS[metric]} ({unit}; {aim} is better)", told.minuend, told.subtrahend,
+                 _difference(found, told), found["pairs"], _spread(found, told.digits), verdict,
+                 _sure(found)]
+            )  # fmt: skip
     headers = (
         "arm", "measure", "of the arm", "of rl", "difference", "pairs of seeds", "95% interval",
         "the arm is", "beyond seed noise",
     )  # fmt: skip
     return table(headers, rows)
+
+
+def _difference(found: Json, told: Subtraction) -> Markup:
+    """The difference, and that it was taken seed by seed where it is not that of the values."""
+    if told.exact or found["difference"] is None:
+        return join(told.difference)
+    return join(told.difference, tag("div", "seed by seed", class_="soft"))
 
 
 def _spread(found: Json, digits: int) -> Markup:

@@ -16,9 +16,11 @@ from fst_core.counting import counted
 from fst_core.journal import Event
 from fst_core.report.arms import at_step
 from fst_core.report.changes import (
+    GAINED,
     Dumbbell,
     Measurement,
     Pair,
+    before_after,
     change,
     draw_changes,
     measurement,
@@ -197,15 +199,14 @@ def _row(arm: str, searches: Sequence[Search], found: Json) -> list[Any]:
         ", ".join(starts),
         f"{found['difference']['n']} of {len(searches)}",
         number_text(sum(used) / len(used) if used else None, 0),
-        *(estimate_cell(found[name]) for name in ("before", "after", "difference")),
+        *before_after(found, GAINED),
         tag("span", span_text(found["over_problems"]), class_="span"),
         estimate_cell(found["over_base"]),
     ]
 
 
 def _best_row(arm: str, found: Json) -> list[Any]:
-    names = ("best_before", "best_after", "best_difference")
-    return [arm, *(estimate_cell(found[name]) for name in names)]
+    return [arm, *before_after(found, GAINED, "best_")]
 
 
 def _frame(searches: Sequence[Search]) -> pd.DataFrame:

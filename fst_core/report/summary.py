@@ -216,6 +216,11 @@ def _seconds(counted: Sequence[RunLog]) -> dict[str, Any]:
     return {**means, "training": statistic(training, NOT_NEGATIVE)}
 
 
+def by_experiment(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary of every experiment that a report is on, one or several."""
+    return summary.get("studies") or {summary["experiment"]: summary}
+
+
 def write_summary(summary: Mapping[str, Any], path: Path) -> Path:
     """Write the summary as JSON: plain floats, null where missing or not finite."""
     path.parent.mkdir(parents=True, exist_ok=True)

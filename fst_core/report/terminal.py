@@ -1,6 +1,6 @@
 """A report's summary for a terminal of 80 columns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -8,12 +8,19 @@ from rich.console import Group
 from rich.table import Table
 
 from fst_core.report.comparison import KL_COLUMNS
+from fst_core.report.headline import rl_learned, to_peak_text
 from fst_core.report.intervals import with_interval
 from fst_core.report.markup import number_text
 
 Json = Mapping[str, Any]
 
-UNFINISHED = "* unfinished: no run of the arm has ended; values of its last evaluations so far"
+# Lines of a caption are as long as a terminal of 80 columns shows whole, margins left out.
+JUDGED = (
+    "final reward: under the context an arm is judged by, the best that it\n"
+    "evolved, or the seed context (the config's own)"
+)
+NO_PEAK = "no peak: rl never rose above its first evaluation, so none can be reached"
+UNFINISHED = "* unfinished: no run of the arm has ended; values of its last evaluations"
 
 
 def summary_table(summary: Json) -> Group:
@@ -35,17 +42,28 @@ def _table(summary: Json) -> Table:
     )
     table.add_column("arm", overflow="fold")
     table.add_column("runs", justify="right")
+    table.add_column("judged\nby")
     table.add_column("final\nreward", justify="right", no_wrap=True)
     kl = summary["kl_column"] or "kl"
     drift = f"KL,\n{KL_COLUMNS[kl]}"
-    for header in ("seed\ncontext", drift, "rollouts\nto peak", "rollouts", "training\ns"):
+    for header in ("in seed\ncontext", drift, "rollouts\nto peak", "rollouts", "training\ns"):
         table.add_column(header, justify="right", min_width=max(map(len, header.split("\n"))))
     for name, arm in summary["arms"].items():
         table.add_row(name, *_cells(arm, kl))
-    if any(_unfinished(arm) for arm in summary["arms"].values()):
-        table.caption = UNFINISHED
-        table.caption_justify = "left"
+    table.caption = "\n".join(_captions(summary)) or None
+    table.caption_justify = "left"
     return table
+
+
+def _captions(summary: Json) -> Iterator[str]:
+    """What the table's words mean, where they stand in it."""
+    arms = summary["arms"].values()
+    if any(arm["counted"] for arm in arms):
+        yield JUDGED
+    if summary["rl_peak"] is not None and not rl_learned(summary):
+        yield NO_PEAK
+    if any(map(_unfinished, arms)):
+        yield UNFINISHED
 
 
 def _unfinished(arm: Json) -> bool:
@@ -53,16 +71,15 @@ def _unfinished(arm: Json) -> bool:
 
 
 def _cells(arm: Json, kl: str) -> list[str]:
-    to_peak, used = arm["to_rl_peak"] or {"mean_curve": None, "defined": False}, arm["used"]
-    point = to_peak["mean_curve"]
-    missing = "not reached" if to_peak["defined"] else "–"
+    used = arm["used"]
     training = used.get("slow_rollouts", 0) + used.get("fast_rollouts", 0)
     return [
         f"{len(arm['counted'])}/{arm['runs']}{'*' if _unfinished(arm) else ''}",
+        arm["context"] if arm["counted"] else "–",
         with_interval(arm["final_reward"], 2).replace(" ", "\n", 1),
         number_text(arm["final_seed_reward"]["mean"], 2),
         number_text(arm[f"final_{kl}"]["mean"]),
-        number_text(point["rollouts"], 0) if point else missing,
+        to_peak_text(arm, "rollouts"),
         number_text(training, 0),
         number_text(arm["seconds"]["training"]["mean"], 1),
     ]

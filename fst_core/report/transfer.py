@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fst_core.report.arms import CONTEXTS
 from fst_core.report.changes import (
+    GAINED,
     Dumbbell,
     Pair,
     change,
@@ -152,7 +153,7 @@ def _gain_rows(gains: Json, prefix: str = "") -> Iterator[list[Any]]:
     for suite, contexts in gains.items():
         for context, arms in contexts.items():
             for arm, found in arms.items():
-                yield [suite, context, arm, *change_cells(found, prefix)]
+                yield [suite, context, arm, *change_cells(found, GAINED, prefix)]
 
 
 def _added_rows(added: Json) -> Iterator[list[Any]]:

@@ -108,7 +108,12 @@ def test_rl_that_never_learns_is_no_benchmark(tmp_path: Path) -> None:
         folders.append(writer.path.parent)
     report = make_report(folders, tmp_path / "out")
     assert "for want of data, on: rollouts to rl's peak reward" in headline(report.summary)
-    assert "rl never rose above its first evaluation" in page_of(report)
+    page = page_of(report)
+    assert "rl never rose above its first evaluation" in page
+    assert page.count("<td>no peak</td>") == 4 and "rl&#x27;s peak</text>" not in page
+    assert "rl's peak" not in report.paths["figures/reward_by_step"].read_text()
+    text = terminal(report.summary, 80)
+    assert text.count("no peak") == 3 and "no peak: rl never rose" in text
 
 
 def test_hostile_text_is_escaped_everywhere(tmp_path: Path) -> None:
@@ -200,6 +205,22 @@ def test_summary_table_is_whole_in_80_columns(study, tmp_path: Path) -> None:
             assert number_text(arm["seconds"]["training"]["mean"], 1) in text
         assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert re.search(r"\[0\.\d\d, 0\.\d\d\]", text)  # an interval stands on one line
+
+
+def test_the_summary_table_names_the_context_an_arm_is_judged_by(study, tmp_path: Path) -> None:
+    text = terminal(study[1].summary, 80)
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.split()}
+    judged = {arm: rows[arm][2] for arm in ("base", "rl", "gepa", "fst")}
+    assert judged == {"base": "seed", "rl": "seed", "gepa": "best", "fst": "best"}
+    assert "final reward: under the context an arm is judged by" in text
+    assert "no peak" not in text
+    empty = start(tmp_path / "fst-s0", "fst", 0).path.parent
+    row = next(
+        line.split()
+        for line in terminal(make_report([empty], tmp_path / "out").summary, 80).splitlines()
+        if line.strip().startswith("fst")
+    )
+    assert row[2] == "–"
 
 
 def test_an_unfinished_arm_is_marked_in_the_terminal(study, tmp_path: Path) -> None:

@@ -91,3 +91,54 @@ def test_less_drift_at_less_reward_is_no_merit(kl: bool | None, reward: bool, to
     compared["final_reward"] = {**compared["final_kl"], "better": reward}
     said = headline(study)
     assert told in said and ("no merit" in said) is bool(told)
+
+
+@pytest.mark.parametrize(
+    ("values", "better", "told"),
+    [
+        ((0.75, 0.5), True, "fst is ahead of rl, but not certainly (see below), on: final reward, "
+         "0.750 against rl's 0.500 mean@k."),
+        ((0.5, 0.75), False, "rl is ahead of fst, but not certainly, on: final reward, "
+         "0.750 against fst's 0.500 mean@k."),
+        ((0.5, 0.5), None, "fst and rl are equal on: final reward, both 0.500 mean@k."),
+    ],
+)  # fmt: skip
+def test_the_headline_says_the_numbers_and_whose_they_are(
+    values: tuple[float, float], better: bool | None, told: str
+) -> None:
+    arm, rl = values
+    found = {"arm": arm, "rl": rl, "difference": arm - rl, "pairs": 3, "interval": None}
+    study = summary({})
+    found |= {"better": better, "certain": False, "shared": 3, "unpaired": []}
+    study["comparisons"]["fst"] = {"final_reward": found}
+    assert headline(study).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("points", "better", "told"),
+    [
+        ((None, 15360.0), False, "15,360 training rollouts, and fst never gets there"),
+        ((15360.0, None), True, "15,360 training rollouts, and rl never gets there"),
+    ],
+)
+def test_an_arm_that_never_reaches_the_peak_is_said_to_in_the_headline(
+    points: tuple[float | None, float | None], better: bool, told: str
+) -> None:
+    study = summary({})
+    study["rl_peak"] = {"reward": 0.5, "step": 4, "start": 0}
+    found = {"arm": points[0], "rl": points[1], "difference": None, "pairs": 0, "interval": None}
+    found |= {"better": better, "certain": False, "shared": 3, "unpaired": []}
+    study["comparisons"]["fst"] = {"rollouts_to_peak": found}
+    assert f"rollouts to rl's peak reward, {told}" in headline(study)
+
+
+def test_every_finding_names_the_opponent() -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 3, "interval": None}
+    study = summary(found)
+    study["rl_peak"] = {"reward": 0.5, "step": 4, "start": 0}
+    to_peak = {"rollouts": 10, "step": 1, "kl": 0.1, "reward": 0.5, "seconds": 1.0}
+    study["arms"] = {arm: {"to_rl_peak": {"mean_curve": to_peak, "seeds": [0], "reached": 1}}
+                     for arm in ("fst", "rl")}  # fmt: skip
+    for sentence in findings(study, "fst"):
+        assert all(f"against {number}" not in sentence for number in range(10))
+        assert "against rl's" in sentence

@@ -262,6 +262,19 @@ def test_a_part_of_a_study_is_reported_with_the_runs_that_are_there(
     assert [run["run"] for run in summary["runs"]] == ["base-s0", "fst-s0"]
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["run", "finished"])
+def test_every_run_of_a_study_ends_with_one_line(tmp_path: Path, before: bool) -> None:
+    config, runs = write_config(tmp_path), tmp_path / "runs"
+    for _ in range(1 + before):
+        answer = call("compare", config, "--arms", "base", "--runs", runs, "--no-track")
+        assert answer.code == 0, answer.err
+    folder = runs / "tiny" / "base-s0"
+    relayed = [line for line in answer.out.splitlines() if line.startswith("base-s0")]
+    assert "reward 0.000" in relayed[-1] and f"{folder}: reward" in relayed[-1]
+    assert sum("evaluation at step" not in line for line in relayed) == 2  # loading, or finished
+    assert "rollouts: " not in answer.out and "the last process" not in answer.out
+
+
 def test_other_seeds_of_a_planned_arm_are_reported_if_their_settings_are_the_same(
     tmp_path: Path,
 ) -> None:

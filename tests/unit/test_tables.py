@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fst_core.records import content_id
-from fst_core.report import make_report, summary_table
+from fst_core.report import make_report, summary_table, terminal
 from fst_core.report.headline import findings, headline
 from fst_core.report.markup import esc
 from fst_core.report.runs import RunLog, read_run, read_runs, warnings
@@ -189,7 +189,7 @@ def test_differences_are_over_the_seeds_both_have(tmp_path: Path) -> None:
     assert found["difference"] == pytest.approx(0.05)  # and not .4 - .65 of the arms' own means
     assert (found["arm"], found["rl"]) == pytest.approx((0.35, 0.3)) and found["better"] is True
     sentences = " ".join(findings(summary, "fst"))
-    assert "fst 0.350 against 0.300" in sentences and "have 2 seeds in common" in sentences
+    assert "fst 0.350 against rl's 0.300" in sentences and "have 2 seeds in common" in sentences
     assert "only one of the two was run with seed 0, 3, 10" in sentences
 
 
@@ -244,6 +244,12 @@ def test_kl_is_exact_where_every_run_has_it_and_is_named(
     console.print(summary_table(summary))
     shown = console.export_text()
     assert told in shown and value in shown
+
+
+def test_captions_are_whole_in_a_terminal_of_eighty_columns() -> None:
+    captions = (terminal.JUDGED, terminal.NO_PEAK, terminal.UNFINISHED)
+    lines = [line for caption in captions for line in caption.split("\n")]
+    assert max(map(len, lines)) <= 78, lines
 
 
 def test_final_and_best_reward(tmp_path: Path) -> None:

@@ -92,12 +92,17 @@ def bench(
     only: Annotated[
         str,
         typer.Option(
-            metavar="PART,...", help="Comma-separated: generation, sync, step, fast, parts."
+            "--only",
+            metavar="PART,...",
+            help="Comma-separated: generation, sync, step, fast, parts.",
         ),
     ] = "generation,sync,step,fast,parts",
-    repeats: Annotated[int, typer.Option(metavar="N", min=2, help="Timed repeats of each.")] = 5,
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", min=2, help="Timed repeats of each.")
+    ] = 5,
     arm: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
+        str | None,
+        typer.Option("--arm", metavar="ARM", help="Arm of the study; else the config's own."),
     ] = None,
     changes: Overrides = None,
     target: Annotated[

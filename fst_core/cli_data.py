@@ -18,13 +18,14 @@ def data_build(
     config: ConfigFile,
     target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of all pools.")],
     train: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Else what the run reads.")
+        int | None, typer.Option("--train", metavar="N", min=0, help="Else what the run reads.")
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Else what the run reads.")
+        int | None,
+        typer.Option("--validation", metavar="N", min=0, help="Else what the run reads."),
     ] = None,
     test: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Else as many as validation.")
+        int | None, typer.Option("--test", metavar="N", min=0, help="Else as many as validation.")
     ] = None,
     changes: Overrides = None,
 ) -> None:
@@ -47,7 +48,9 @@ def data_check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of all pools.")],
     manifest: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Compare with this one (of `fst data manifest`)."),
+        typer.Option(
+            "--manifest", metavar="FILE", help="Compare with this one (of `fst data manifest`)."
+        ),
     ] = None,
 ) -> None:
     """Compare every pool file with a manifest: DIR.manifest.json beside DIR, or the pools' own."""

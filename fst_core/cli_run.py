@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 def run(
     config: ConfigFile,
     arm: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Arm of the study; else the config's own.")
+        str | None,
+        typer.Option("--arm", metavar="ARM", help="Arm of the study; else the config's own."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Run seed; else the config's own.")
+        int | None, typer.Option("--seed", metavar="SEED", help="Run seed; else the config's own.")
     ] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
@@ -45,6 +46,9 @@ def run(
     dry_run: DryRun = False,
     fresh: Fresh = False,
     no_track: NoTrack = False,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="End with one line, as `fst compare` has its runs do.")
+    ] = False,
 ) -> None:
     """Run one arm with one seed, or go on where it stopped."""
     from fst_core.preflight import preflight
@@ -59,15 +63,15 @@ def run(
             _show_plan(resolved, runs, launched.size)
         return
     if launched.size > 1:
-        _run_on_ranks(resolved, runs, fresh, not no_track)
+        _run_on_ranks(resolved, runs, fresh, not no_track, brief)
         return
     for note in preflight(resolved):
         say(f"note: {note}")
     settle_for(resolved)
-    _run(resolved, runs, fresh, not no_track)
+    _run(resolved, runs, fresh, not no_track, brief)
 
 
-def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> None:
+def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool, brief: bool) -> None:
     """Drive the run on rank 0, serve it on the others."""
     settle_for(resolved)
     from fst_core.preflight import preflight
@@ -79,11 +83,16 @@ def _run_on_ranks(resolved: RunConfig, runs: Path, fresh: bool, track: bool) -> 
             return
         for note in preflight(resolved):
             say(f"note: {note}")
-        _run(resolved, runs, fresh, track, ranks)
+        _run(resolved, runs, fresh, track, brief, ranks)
 
 
 def _run(
-    resolved: RunConfig, runs: Path, fresh: bool, track: bool, ranks: "Ranks | None" = None
+    resolved: RunConfig,
+    runs: Path,
+    fresh: bool,
+    track: bool,
+    brief: bool,
+    ranks: "Ranks | None" = None,
 ) -> None:
     from fst_core.offline import execute, holds_finished, replaced
     from fst_core.study import run_folder
@@ -92,16 +101,16 @@ def _run(
     with resumable(f"{folder} is"), replaced([folder] if fresh else [], say):
         if holds_finished(folder, resolved):
             say(f"{folder} is finished; --fresh would run it again")
-            _show_summary(folder)
+            _show_summary(folder, brief)
             return
         tracker = execute(resolved, folder, out, say, track, ranks)
-    _show_summary(folder)
+    _show_summary(folder, brief)
     _tell_if_behind(tracker, folder)
 
 
 def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     """What a run would do, or why it could not."""
-    from fst_core.config.written import as_toml, in_words
+    from fst_core.config.written import as_file, in_words
     from fst_core.cost import cost_rows, estimate, warnings_of
     from fst_core.interleave import plan
     from fst_core.progress import plan_line
@@ -109,7 +118,7 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
     check_plan([config], runs)
     if processes > 1:
         refuse_processes(config, processes)
-    show_line(f"# {in_words(config)}\n\n{as_toml(config)}\n")
+    show_line(f"# {in_words(config)}\n\n{as_file(config)}\n")
     cost = estimate(config)
     show_line(plan_line(plan(config)))
     show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config))
@@ -117,9 +126,12 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
         show_line(f"warning: {line}")
 
 
-def _show_summary(folder: Path) -> None:
-    from fst_core.summary import summary_rows
+def _show_summary(folder: Path, brief: bool) -> None:
+    from fst_core.summary import headline, summary_rows
 
+    if brief:
+        show_line(f"{folder}: {headline(folder)}")
+        return
     show_rows(str(folder), summary_rows(folder))
 
 

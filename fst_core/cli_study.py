@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 def compare(
     config: ConfigFile,
     arms: Annotated[
-        list[str] | None, typer.Option(metavar="ARM,...", help="Arms; else the config's own.")
+        list[str] | None,
+        typer.Option("--arms", metavar="ARM,...", help="Arms; else the config's own."),
     ] = None,
     seeds: Annotated[
-        list[str] | None, typer.Option(metavar="SEED,...", help="Seeds; else the config's own.")
+        list[str] | None,
+        typer.Option("--seeds", metavar="SEED,...", help="Seeds; else the config's own."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs at once; else the config's own.")
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Runs at once; else the config's own."),
     ] = None,
     changes: Overrides = None,
     runs: RunsRoot = Path("runs"),
@@ -129,7 +132,8 @@ def report(
 def contexts(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a study's.")],
     cycle: Annotated[
-        int | None, typer.Option(metavar="CYCLE", help="Cycle to look at; else the last.")
+        int | None,
+        typer.Option("--cycle", metavar="CYCLE", help="Cycle to look at; else the last."),
     ] = None,
 ) -> None:
     """How the contexts of a run evolved: lineage, texts, anchor scores, diffs."""

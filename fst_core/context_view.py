@@ -14,13 +14,19 @@ from rich.text import Text
 from rich.tree import Tree
 
 from fst_core.config.model import ConfigError
-from fst_core.counting import counted
+from fst_core.counting import counted, shortened
 from fst_core.journal import JournalError, effective, read_events
 from fst_core.lineage import known_texts, line_diff, mean_score
+from fst_core.progress import score_text
 from fst_core.records import content_id
 
 MOST_SHOWN = 200
 """Characters of a run's best context in the list of a study's runs."""
+LEGEND = (
+    "A line: id, what wrote it (seed: the config's own), the cycle it was written in. anchors: "
+    "mean reward on the train problems that scored contexts in a cycle (c0 0.50: in cycle 0; each "
+    "cycle draws its own). slot: place in the population, 0 the best; the others are ancestors."
+)
 STYLES = {"+": "green", "-": "red", " ": "dim"}
 
 
@@ -60,6 +66,7 @@ def contexts_of(folders: Sequence[Path], cycle: int | None = None) -> Iterator[R
         return
     lineage = read_lineage(folders[0], cycle)
     yield lineage_tree(lineage)
+    yield Text(LEGEND, style="dim")
     yield from slot_panels(lineage)
 
 
@@ -81,9 +88,9 @@ def _best(folder: Path, lineage: Lineage) -> Text:
     """One line on a run's contexts, and below it how the best of them begins."""
     best = lineage.members[lineage.slots[0]]
     held = f"{counted(len(lineage.slots), 'context')} of {len(lineage.members)} seen"
-    mean = f", the best {best.means[max(best.means)]:.3f} on its anchors" if best.means else ""
+    mean = f"; the best {score_text(best.means[max(best.means)])}" if best.means else ""
     text = visible(" ".join(best.text.split()))
-    cut = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    cut = shortened(text, MOST_SHOWN)
     told = f": after cycle {lineage.cycle}, {held}{mean}\n  {cut}"
     return Text.assemble((str(folder), "bold"), told)
 

@@ -142,13 +142,23 @@ def fast_line(event: Mapping[str, Any]) -> str:
     evolution = event["evolution"]
     scores = evolution["population"]["scores"]
     best = mean_score(scores[0]) if scores else None
-    found = f", best context {best:.3f} on its anchors" if best is not None else ""
+    found = "" if best is None else f", the best context {score_text(best)}"
     return (
         f"fast phase {event['cycle']}: {counted(evolution['metric_calls'], 'rollout')} in "
-        f"{counted(evolution['generate_calls'], 'generate call')}, "
-        f"{evolution['accepted']} of {counted(evolution['proposals'], 'proposal')} accepted{found} "
+        f"{counted(evolution['generate_calls'], 'generate call')}; {evolution['accepted']} of "
+        f"{counted(evolution['proposals'], 'proposed context')} accepted{found} "
         f"({event['seconds']:.1f} s)"
     )
+
+
+def score_text(mean: float) -> str:
+    """The mean of a context's scores in a fast phase, in words."""
+    return f"has reward {mean:.3f} on the cycle's anchors (train problems that score contexts)"
+
+
+def under(context: str) -> str:
+    """Under which context something was measured: "none" is no system prompt at all."""
+    return "without a context" if context == "none" else f"under the {context} context"
 
 
 def plan_line(phases: list[Phase]) -> str:
@@ -166,7 +176,7 @@ def evaluation_line(event: Mapping[str, Any]) -> str:
     metrics = event["metrics"]
     drift = told_kl(metrics)
     return (
-        f"evaluation at step {event['step']}, {event['context']} context: "
+        f"evaluation at step {event['step']} {under(event['context'])}: "
         f"reward {metrics['evaluation/reward']:.3f}{task_rewards(event)}{drift and f', {drift}'}"
     )
 

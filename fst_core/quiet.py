@@ -22,7 +22,7 @@ ENVIRONMENT = {
     # Idle OpenMP threads sleep instead of spinning: runs share the cores of one machine.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "0",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",  # said outright, so that no process warns when it forks
     # Nobody is told about a run.
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",

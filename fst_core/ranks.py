@@ -287,6 +287,10 @@ class SharedPolicy:
         """Token ids of a chat, ending where the assistant's turn begins."""
         return self.learner.policy.prompt_ids(messages)
 
+    def prompts_of(self, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        """The same of every chat, at once."""
+        return self.learner.policy.prompts_of(chats)
+
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text."""
         return self.learner.policy.count_tokens(text)

@@ -236,8 +236,9 @@ def test_a_run_reaches_its_end_and_says_what_came_of_it() -> None:
     assert read_events(folder / "journal.jsonl")[-1]["kind"] == "end"
     assert "step 2/2" in answer.out
     assert "fast phase 1:" in answer.out
-    assert "evaluation at step 2, best context: reward" in answer.out
+    assert "evaluation at step 2 under the best context: reward" in answer.out
     assert "reward under the seed context:" in answer.out
+    assert "reward without a context:" in answer.out and "none context" not in answer.out
     assert "\x1b" not in answer.out
     assert answer.err == f"{folder}: loading the policy\n"
 

@@ -32,7 +32,8 @@ def study(tmp_path: Path) -> list[Path]:
 def test_of_a_study_each_run_is_told_in_a_line(study: list[Path]) -> None:
     fst, text, rl, damaged, hint = told(study)
     assert fst.startswith(f"{study[0]}: after cycle 3, 2 contexts of ")
-    assert " on its anchors" in fst and text.endswith("Put the answer in tags (3).")
+    assert " on the cycle's anchors (train problems that score contexts)" in fst
+    assert text.endswith("Put the answer in tags (3).")
     assert rl == f"{study[1]}: no fast phase has run here, so the contexts never changed"
     assert str(study[2]) in damaged
     assert hint == f"all of one run: fst contexts {study[0]}"
@@ -48,6 +49,8 @@ def test_of_one_run_all_is_shown(study: list[Path]) -> None:
     lines = told(study[:1])
     assert lines[0] == "contexts after the fast phase of cycle 3"
     assert any("slot 1: " in line for line in lines)
+    legend = " ".join(lines)
+    assert all(f"{word}: " in legend for word in ("anchors", "slot")) and "(c0 0.50: in" in legend
     with pytest.raises(ConfigError, match="the contexts never changed"):
         told(study[1:2])
 

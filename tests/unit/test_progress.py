@@ -20,14 +20,34 @@ def test_counted(count: int, nouns: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("count", "told"),
     [
-        (1, "1 rollout in 1 generate call, 1 of 1 proposal accepted"),
-        (2, "2 rollouts in 2 generate calls, 2 of 2 proposals accepted"),
+        (1, "1 rollout in 1 generate call; 1 of 1 proposed context accepted (1.0 s)"),
+        (2, "2 rollouts in 2 generate calls; 2 of 2 proposed contexts accepted (1.0 s)"),
     ],
 )
 def test_a_fast_phase_in_singular_and_plural(count: int, told: str) -> None:
     names = ("metric_calls", "generate_calls", "accepted", "proposals")
     evolution: dict[str, Any] = {**dict.fromkeys(names, count), "population": {"scores": []}}
     assert told in fast_line({"cycle": 0, "evolution": evolution, "seconds": 1.0})
+
+
+def test_what_a_context_was_scored_on_is_said_in_words() -> None:
+    names = ("metric_calls", "generate_calls", "accepted", "proposals")
+    population = {"scores": [[0.0, 1.0], [0.0, 0.0]]}
+    evolution: dict[str, Any] = {**dict.fromkeys(names, 1), "population": population}
+    line = fast_line({"cycle": 0, "evolution": evolution, "seconds": 1.0})
+    assert "the best context has reward 0.500 on the cycle's anchors (train problems" in line
+
+
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        ("none", "evaluation at step 4 without a context: reward 0.500"),
+        ("seed", "evaluation at step 4 under the seed context: reward 0.500"),
+        ("best", "evaluation at step 4 under the best context: reward 0.500"),
+    ],
+)
+def test_the_context_of_an_evaluation_is_told_in_words(context: str, told: str) -> None:
+    assert evaluation_line(looked(context=context)).startswith(told)
 
 
 def test_a_plan_in_singular_and_plural() -> None:

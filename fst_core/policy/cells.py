@@ -6,6 +6,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+Turn = tuple[torch.Tensor, torch.Tensor] | None
+"""Cosines and sines of N tokens' rotary embeddings (arXiv 2104.09864), (N, head size) each; None
+for a layer without."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:

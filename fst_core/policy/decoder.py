@@ -17,10 +17,8 @@ from torch.nn.functional import linear, rms_norm
 from transformers import PreTrainedModel
 
 from fst_core.policy import plain_layers
-from fst_core.policy.cells import Cells, Heads, Prompts
+from fst_core.policy.cells import Cells, Heads, Prompts, Turn
 
-Turn = tuple[torch.Tensor, torch.Tensor] | None
-"""Cosines and sines of N tokens' rotary embeddings, (N, head size) each; None where none apply."""
 Attend = Callable[[torch.Tensor, int, Heads, Turn], torch.Tensor]
 
 

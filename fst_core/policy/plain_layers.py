@@ -6,7 +6,7 @@
 import torch
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from fst_core.policy.cells import Cells, Heads, Prompts
+from fst_core.policy.cells import Cells, Heads, Prompts, Turn
 
 
 def attend(
@@ -15,7 +15,7 @@ def attend(
     cells: Cells,
     layer: int,
     position_B: torch.Tensor,
-    turn: tuple[torch.Tensor, torch.Tensor] | None,
+    turn: Turn,
 ) -> torch.Tensor:
     """Attention of one new token a row to itself and what its row holds, (B, H * head size).
 
@@ -23,8 +23,7 @@ def attend(
 
     Args:
         qkv_BX: queries of H heads, keys and values of h heads each, side by side.
-        turn: cosines and sines of rotary embeddings (arXiv 2104.09864), (B, head size) each; None
-            for a layer without.
+        turn: of the B tokens.
     """
     batch, size = len(qkv_BX), cells.size
     q_BHD, k_BhD, v_BhD = _parted(qkv_BX, heads, cells, turn)
@@ -46,7 +45,7 @@ def attend_prompts(
     layer: int,
     width: int,
     prompts: Prompts,
-    turn: tuple[torch.Tensor, torch.Tensor] | None,
+    turn: Turn,
 ) -> torch.Tensor:
     """Causal attention within each of U prompts of T = `width` tokens, (N = U T, H * head size).
 
@@ -68,7 +67,7 @@ def _parted(
     qkv_NX: torch.Tensor,
     heads: Heads,
     cells: Cells,
-    turn: tuple[torch.Tensor, torch.Tensor] | None,
+    turn: Turn,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries (N, H, head size), keys and values of N tokens, normalised and turned."""
     size = cells.size

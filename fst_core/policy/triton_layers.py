@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fst_core.policy.cells import Cells, Heads
+from fst_core.policy.cells import Cells, Heads, Turn
 
 CELLS = 32
 """Cells that a program of the attention kernel looks at together."""
@@ -118,7 +118,7 @@ def attend(
     cells: Cells,
     layer: int,
     position_B: torch.Tensor,
-    turn: tuple[torch.Tensor, torch.Tensor] | None,
+    turn: Turn,
 ) -> torch.Tensor:
     """See `plain_layers.attend`; a program serves the query heads of one key head of one row."""
     batch, group = len(qkv_BX), heads.queries // cells.heads

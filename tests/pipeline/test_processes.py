@@ -206,9 +206,10 @@ def test_no_process_outlives_its_launcher(tmp_path: Path, begun: bool) -> None:
 def test_what_they_meet_before_they_hold_the_run_is_told_with_its_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a flow knows that another try would meet it again; no socket is left behind."""
+    """So that a flow knows that another try would meet it again; nothing is left behind."""
     scratch = Path(tempfile.mkdtemp(prefix="t-"))  # a socket's path is short
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setenv("TMPDIR", str(scratch))
     config, _ = load_config(SMOKE, "fst", ["seed=47"])
     words = [SMOKE, "--arm", "nobody", "--seed", "47", "--runs", str(tmp_path)]
     failing = pytest.raises(RemoteFailed, match=r"fst-s47: .*nobody.*its log is .*log\.txt")

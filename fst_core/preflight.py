@@ -115,7 +115,7 @@ def _check_engine(config: RunConfig) -> list[str]:
     if policy.engine == "vllm" and policy.vllm.mode == "server":
         server_url(policy.vllm)
     if policy.device not in ALWAYS_THERE:
-        from fst_core.policy.language_model import pick_device  # noqa: PLC0415  (seconds to import)
+        from fst_core.policy.device import pick_device  # noqa: PLC0415  (torch)
 
         pick_device(policy.device)
     return []

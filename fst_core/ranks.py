@@ -33,7 +33,8 @@ from fst_core.environments.tasks import Tasks
 from fst_core.failures import sentence_for
 from fst_core.launch import Launch, launch, refuse_processes
 from fst_core.policy.base import Sampling, TokenScores, refuse_too_long
-from fst_core.policy.language_model import LanguageModelPolicy, pick_device
+from fst_core.policy.device import pick_device
+from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.randomness import set_seeds
 from fst_core.records import Completion, Population, Problem
 from fst_core.run_folder import final_weights

@@ -35,6 +35,7 @@ from fst_core.fast.registry import make_fast
 from fst_core.fast.window import refuse_vain_search, room_for_context
 from fst_core.journal import Entry, Journal
 from fst_core.policy.base import Sampler, Sampling
+from fst_core.policy.device import device_name, pick_device
 from fst_core.provenance import config_hash, provenance
 from fst_core.randomness import preserved, set_seeds
 from fst_core.ranks import ALONE, Learner, Ranks, SharedPolicy, SharedSlow
@@ -215,6 +216,7 @@ class Session:
             rows = self.config.loop.steps * self.config.loop.problems_per_step
             train = list(map(self.tasks.train, range(rows)))
             origin = provenance(self.config, train, self.held_out)
+            origin["device"] = device_name(pick_device(self.config.policy.device))
             self._record(("run", {**origin, "parameters": self.parameters}))
         if self.slow is not None:
             self._open_slow(self.slow, weights)

@@ -74,6 +74,7 @@ def start(folder: Path, arm: str, seed: int, **changes: Any) -> JournalWriter:
         "run",
         config=config,
         git="0123456789abcdef",
+        device="Abacus, 10 beads",
         versions={"torch": "2.11"},
         data={"train.jsonl": "d" * 64},
         problems={split: f"{split}-" + "a" * 64 for split in ("train", "validation", "test")},

@@ -17,6 +17,7 @@ from fst_core.bench.timing import Table
 from fst_core.bench.training import bench_steps
 from fst_core.config import GepaConfig, PolicyGradient, RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.policy.device import device_name, pick_device
 from fst_core.policy.language_model import LanguageModelPolicy
 
 PARTS = ("generation", "sync", "step", "fast", "parts")
@@ -73,9 +74,8 @@ def _refuse_missing_parts(config: RunConfig, wanted: Sequence[str]) -> None:
 
 def machine(config: RunConfig) -> dict[str, str]:
     """Device and versions."""
-    on_gpu = torch.cuda.is_available() and config.policy.device != "cpu"
     return {
-        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU",
+        "device": device_name(pick_device(config.policy.device)),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,

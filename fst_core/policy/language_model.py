@@ -21,6 +21,7 @@ from fst_core.config.model import ConfigError
 from fst_core.policy.adapters import add_adapters, hold_adapters, plain, with_merged
 from fst_core.policy.base import Engine, Sampling, TokenScores
 from fst_core.policy.chats import Chats, engine_window, load_tokenizer
+from fst_core.policy.device import pick_device
 from fst_core.policy.engines import make_engine
 from fst_core.policy.locate import locate, refuse_missing_peft, refuse_unreachable
 from fst_core.policy.prefix import behind_prefixes, positions, shares
@@ -32,44 +33,6 @@ SCORING_TOKENS = 1 << 14
 """Most tokens (padding included) of one forward pass when scoring."""
 SCORING_LOGITS = 1 << 28
 """Most logits (completion tokens times vocabulary) of one model held at once when scoring."""
-
-
-def pick_device(name: str) -> torch.device:
-    """The torch device of a config; "auto" takes cuda where present.
-
-    Raises:
-        ConfigError: if torch knows no such device or none is present.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(
-            f'policy.device = {name!r}: torch knows no such device; set "auto", "cuda" or "cpu"'
-        ) from error
-    if device.type == "cuda":
-        _refuse_missing_gpu(device, name)
-        return device
-    try:
-        torch.zeros(1, device=device).tolist()
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise ConfigError(
-            f"policy.device = {name!r}: torch has this device without a use here; set "
-            '"auto", "cuda" or "cpu"'
-        ) from error
-    return device
-
-
-def _refuse_missing_gpu(device: torch.device, name: str) -> None:
-    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not present:
-        raise ConfigError(f'policy.device = {name!r}: no GPU is present; set "auto" or "cpu"')
-    if (device.index or 0) >= present:
-        raise ConfigError(
-            f'policy.device = {name!r}: {present} GPUs are present, from "cuda:0"; set "cuda" or '
-            "one of them"
-        )
 
 
 def load_model(path: Path | str, config: PolicyConfig, revision: str | None) -> PreTrainedModel:

@@ -17,6 +17,8 @@ SAMPLES_SHOWN = 8
 TEXT_SHOWN_CHARACTERS = 4000
 PROVENANCE_NOTE = (
     "Git: the revision the run was begun with; -dirty: with changes that were not committed. "
+    "Device: where it was begun; another kind of CPU or GPU rounds otherwise, so that after some "
+    "steps other tokens are drawn. "
     "Problems and data files: the beginnings of their hashes, so equal ones are the same."
 )
 
@@ -93,7 +95,7 @@ def _setting_rows(shown: pd.DataFrame) -> list[list[Any]]:
 
 
 def provenance(runs: Sequence[RunLog]) -> Markup:
-    """Git revision, problem and data hashes, parameter counts and versions of every run."""
+    """Git revision, device, problem and data hashes, parameters and versions of every run."""
     rows = []
     for run in runs:
         started = next(run.of("run"), {})
@@ -102,13 +104,14 @@ def provenance(runs: Sequence[RunLog]) -> Markup:
                 run.id,
                 "ended" if run.finished else "not ended",
                 tag("code", started.get("git") or "unknown"),
+                started.get("device", "–"),
                 _pairs(started.get("problems", {})),
                 _pairs(started.get("data", {})),
                 _pairs(started.get("parameters", {})),
                 _pairs(started.get("versions", {})),
             ]
         )
-    columns = ("run", "state", "git", "problems", "data files", "parameters", "versions")
+    columns = ("run", "state", "git", "device", "problems", "data files", "parameters", "versions")
     return join(tag("p", PROVENANCE_NOTE, class_="soft"), table(columns, rows))
 
 

@@ -180,6 +180,7 @@ def _seed_tags(started: Event) -> dict[str, str]:
         "fst.seed": str(config["seed"]),
         "fst.data": json.dumps(started.get("data") or {}, sort_keys=True),
         "fst.versions": json.dumps(started.get("versions") or {}, sort_keys=True),
+        "fst.device": started.get("device", ""),
         "mlflow.note.content": config.get("why", ""),
         **({"mlflow.source.git.commit": git} if git else {}),
     }

@@ -9,7 +9,6 @@ import torch
 
 from fst_core.config.model import ConfigError
 from fst_core.launch import Launch, launch, refuse_processes, speaks
-from fst_core.policy.language_model import pick_device
 from fst_core.ranks import joined
 from tests.runs import tiny_config
 from tests.unit.commands import call, write_config
@@ -132,32 +131,6 @@ def test_an_error_that_all_processes_find_is_told_once_a_host(tmp_path: Path) ->
     assert done.returncode != 0
     assert done.stderr.count(f"error: {missing}") == 1, done.stderr
     assert "fst_core" not in done.stderr.partition("Traceback")[2].partition("torch/distributed")[0]
-
-
-DEVICES = [
-    *("", "meta", "toaster", " cpu", "CPU", "cuda:x", "cuda:-1", "\0", "\ud800"),
-    *("xla", "lazy", "vulkan", "hpu", "ipu", "mtia", "privateuseone", "fpga", "hip"),
-]
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_devices_of_no_use_are_refused_with_a_remedy(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^policy\.device = .*; set "):
-        pick_device(name)
-
-
-@pytest.mark.parametrize(("present", "refused"), [(0, "cuda"), (0, "cuda:0"), (2, "cuda:2")])
-def test_a_gpu_that_is_not_there_is_refused(
-    present: int, refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: present > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: present)
-    with pytest.raises(ConfigError, match=f"policy.device = '{refused}': .*; set "):
-        pick_device(refused)
-    if present:
-        assert pick_device("cuda:1") == torch.device("cuda:1")
-        assert pick_device("auto") == torch.device("cuda")
-    assert pick_device("cpu") == torch.device("cpu")
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

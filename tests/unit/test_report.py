@@ -175,7 +175,7 @@ def test_contexts_show_diff_and_lineage(study) -> None:
 
 def test_provenance_and_settings_are_on_the_page(study) -> None:
     page = page_of(study[1])
-    for text in ("0123456789abcdef", "train.jsonl", "small enough to check by hand"):
+    for text in ("0123456789abcdef", "10 beads", "train.jsonl", "small enough to check by hand"):
         assert text in page
     apart, _, folded = page.partition('id="settings"')[2].partition("<details>")
     assert "<td><code>fast.metric_calls</code></td>" in apart

@@ -222,6 +222,7 @@ def test_runs_are_nested_tagged_and_finished(tmp_path: Path, uri: str) -> None:
         run = found[name]
         assert run.data.tags["mlflow.parentRunId"] == found["fst"].info.run_id
         assert run.data.tags["mlflow.source.git.commit"] == "0123456789abcdef"
+        assert run.data.tags["fst.device"] == "Abacus, 10 beads"
         assert run.data.params["slow.learning_rate"] == "0.001"
         assert run.info.status == "FINISHED"
         assert run.info.start_time == START_SECONDS * 1000

@@ -40,14 +40,14 @@ def _table(summary: Json) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    table.add_column("arm", overflow="fold")
-    table.add_column("runs", justify="right")
-    table.add_column("judged\nby")
-    table.add_column("final\nreward", justify="right", no_wrap=True)
     kl = summary["kl_column"] or "kl"
+    table.add_column("arm", overflow="fold")  # a name is broken before a number is cut
+    table.add_column("runs", justify="right", no_wrap=True)
+    table.add_column("judged\nby", no_wrap=True)
     drift = f"KL,\n{KL_COLUMNS[kl]}"
-    for header in ("in seed\ncontext", drift, "rollouts\nto peak", "rollouts", "training\ns"):
-        table.add_column(header, justify="right", min_width=max(map(len, header.split("\n"))))
+    used = ("rollouts\nto peak", "rollouts", "train\ns")
+    for header in ("final\nreward", "in seed\ncontext", drift, *used):
+        table.add_column(header, justify="right", no_wrap=True)
     for name, arm in summary["arms"].items():
         table.add_row(name, *_cells(arm, kl))
     table.caption = "\n".join(_captions(summary)) or None
@@ -79,7 +79,7 @@ def _cells(arm: Json, kl: str) -> list[str]:
         with_interval(arm["final_reward"], 2).replace(" ", "\n", 1),
         number_text(arm["final_seed_reward"]["mean"], 2),
         number_text(arm[f"final_{kl}"]["mean"]),
-        to_peak_text(arm, "rollouts"),
+        to_peak_text(arm, "rollouts").replace("not ", "not\n"),
         number_text(training, 0),
         number_text(arm["seconds"]["training"]["mean"], 1),
     ]

@@ -209,7 +209,10 @@ def test_every_way_to_train_trains_adapters_and_resumes(
 
 
 def test_kl_retention_to_the_base_has_the_gradient_of_beta(tmp_path: Path) -> None:
-    """TRL's switch of the adapters, and ours, in the first step whose policy is not the base."""
+    """TRL's switch of the adapters, and ours, for the same adapters, which are not the base.
+
+    They are set, not learned: Adam's first step makes steps of a size out of rounding.
+    """
     slow = {**FAST_LEARNER, "zero_variance": "keep", "max_grad_norm": 1e9}
     found = []
     for name, tables in (
@@ -225,13 +228,16 @@ def test_kl_retention_to_the_base_has_the_gradient_of_beta(tmp_path: Path) -> No
             )
 
         with Session(with_lora(**tables), tmp_path / name) as session:
+            torch.manual_seed(0)
+            for key, value in session.policy.model.named_parameters():  # type: ignore[union-attr]
+                if ".lora_B" in key:
+                    value.data.normal_(std=0.2)
             session.slow.handover.on_pre_optimizer_step = keep  # type: ignore[union-attr]
             session.step()
-            session.step()
-        found.append(gradients[1])
+        found.append(gradients[0])
     beta, retention, neither = found
     assert (beta - neither).norm() > 0.05 * neither.norm()
-    assert (beta - retention).norm() < 1e-3 * (beta - neither).norm()
+    assert (beta - retention).norm() < 1e-4 * (beta - neither).norm()
 
 
 def test_distilling_from_a_start_with_adapters_copies_no_weights(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The report page: complete, escaped, self-contained, the same for the same journals."""
 
+import copy
 import io
 import json
 import re
@@ -193,7 +194,8 @@ def terminal(summary, width: int) -> str:
 
 def test_summary_table_has_one_row_per_arm(study) -> None:
     text = terminal(study[1].summary, 200)
-    assert all(arm in text for arm in ("base", "rl", "gepa", "fst")) and "not reached" in text
+    assert all(arm in text for arm in ("base", "rl", "gepa", "fst"))
+    assert re.search(r" not +\d[^\n]*\n.* reached", text)
 
 
 def test_summary_table_is_whole_in_80_columns(study, tmp_path: Path) -> None:
@@ -205,6 +207,18 @@ def test_summary_table_is_whole_in_80_columns(study, tmp_path: Path) -> None:
             assert number_text(arm["seconds"]["training"]["mean"], 1) in text
         assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert re.search(r"\[0\.\d\d, 0\.\d\d\]", text)  # an interval stands on one line
+
+
+def test_no_number_is_cut_for_the_name_of_an_arm(study) -> None:
+    arm = copy.deepcopy(study[1].summary["arms"]["fst"])
+    arm["used"] = {"slow_rollouts": 1_234_567}
+    arm["to_rl_peak"]["mean_curve"]["rollouts"] = 1_234_000
+    arm["seconds"]["training"]["mean"] = 12_345.6
+    names = ["from-base-plasticity" * times for times in (1, 2)]
+    summary = {**study[1].summary, "arms": dict.fromkeys(names, arm)}
+    text = terminal(summary, 80)
+    for number in ("1,234,567", "1,234,000", "12,346"):
+        assert text.count(number) == len(names)
 
 
 def test_the_summary_table_names_the_context_an_arm_is_judged_by(study, tmp_path: Path) -> None:

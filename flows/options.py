@@ -1,11 +1,15 @@
 """What the command lines of the flows share."""
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flows.server import ServerGone
 from fst_core.cli import say
+from fst_core.interrupts import end_on
 from tasks.alive import Lost
 from tasks.tries import sentence_of
 
@@ -23,6 +27,7 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def told_as_a_sentence() -> Iterator[None]:
     """Turn errors a user can act on into one sentence and exit status 1; Ctrl-C into 130."""
+    end_on(signal.SIGINT)
     try:
         yield
     except Exception as error:
@@ -30,6 +35,8 @@ def told_as_a_sentence() -> Iterator[None]:
         if sentence is None:
             raise
         say(f"error: {sentence}")
+        if isinstance(error, ServerGone):
+            os._exit(1)
         sys.exit(1)
     except Lost as lost:
         say(str(lost))

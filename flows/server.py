@@ -24,6 +24,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
+from fst_core.cli_options import say
 from fst_core.processes import PARENT
 from infra.deploy import DeployError, server_url
 from infra.servers import PREFECT_UI
@@ -33,6 +34,8 @@ from tasks.tries import Told
 START_SECONDS = 120
 STOP_SECONDS = 10
 DRAIN_SECONDS = 10
+GRACE_SECONDS = 10.0
+"""Time that a command whose server is gone has to leave its flow."""
 IDLE_SERVICES = (
     "CANCELLATION_CLEANUP",
     "CLEANUP_RECONCILER",
@@ -72,6 +75,10 @@ def _refuse_wrong_address() -> None:
     except DeployError as error:
         if not isinstance(error.__cause__, httpx.ReadTimeout):  # busy: Prefect waits for it
             raise ServerError(str(error)) from error
+
+
+class ServerGone(ServerError):
+    """The server of this command has ended: what is queued for it would be tried for minutes."""
 
 
 @contextmanager
@@ -135,17 +142,29 @@ def _start(home: Path, log: IO[str]) -> tuple[subprocess.Popen[str], str]:
 def missed_if_gone(process: subprocess.Popen[str], home: Path) -> Iterator[None]:
     """End the block, as SIGTERM would, when the server that it needs has ended.
 
-    Prefect would ask a server that is gone again and again, for minutes.
+    Prefect asks a server that is gone again and again, for minutes: where the block does not end
+    in time, the process does. Its runs go on as after any kill.
 
     Raises:
-        ServerError: saying so, whatever came of the signal.
+        ServerGone: saying so, whatever came of the signal.
     """
-    over = threading.Event()
+    over, left = threading.Event(), threading.Event()
 
     def watch() -> None:
         process.wait()
-        if not over.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+        if over.is_set():
+            return
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not left.wait(GRACE_SECONDS):
+            say(f"error: {lost()}")
+            os._exit(1)
+
+    def lost() -> str:
+        return (
+            f"the Prefect server of this command ended ({process.returncode}); its log is "
+            f"{home / 'server.log'}; the same command, without --fresh, goes on at the last "
+            "checkpoint"
+        )
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -153,13 +172,9 @@ def missed_if_gone(process: subprocess.Popen[str], home: Path) -> Iterator[None]
     except BaseException as error:
         if process.poll() is None:
             raise
-        raise ServerError(
-            f"the Prefect server of this command ended ({process.returncode}); its log is "
-            f"{home / 'server.log'}; the same command, without --fresh, goes on at the last "
-            "checkpoint"
-        ) from error
+        raise ServerGone(lost()) from error
     finally:
-        over.set()
+        (over if process.poll() is None else left).set()
 
 
 def _wait(process: subprocess.Popen[str], url: str, log: Path) -> None:

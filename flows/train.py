@@ -6,6 +6,7 @@ A run that died goes on at its last checkpoint; a finished one is left as it is.
 """
 
 import argparse
+import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -162,11 +163,11 @@ def cycles(
 
 def main() -> None:
     """Command line of `python -m flows.train`."""
-    end_with_parent()
+    end_with_parent(signal.SIGKILL)  # its server may be gone as well, and Prefect asks for minutes
     parser = argparse.ArgumentParser(prog="python -m flows.train", description="Train one run.")
     parser.add_argument("config", help="TOML file")
     parser.add_argument("--arm", help="arm of the file, or a built-in one; else the file's own")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="seed of the run; else the file's own")
     parser.add_argument("--retries", type=int, default=1, help="further tries after a failure")
     parser.add_argument("--processes", type=int, default=1, help="each on a card of its own")
     parser.add_argument("--sharded", action="store_true", help="FSDP over the processes, not DDP")
@@ -174,11 +175,12 @@ def main() -> None:
     args = parser.parse_args()
     with told_as_a_sentence():
         overrides = with_data(args.set, args.data)
-        config, _ = load_config(args.config, args.arm, [*overrides, f"seed={args.seed}"])
+        seed = [] if args.seed is None else [f"seed={args.seed}"]
+        config, _ = load_config(args.config, args.arm, [*overrides, *seed])
         home = Path(args.runs) / config.name / "prefect"
         with prefect_server(home), tags(config.name, config.arm):
             result = train.with_options(retries=args.retries)(
-                args.config, config.arm, args.seed, overrides, args.runs, None, not args.no_track,
+                args.config, config.arm, config.seed, overrides, args.runs, None, not args.no_track,
                 args.processes, args.sharded,
             )  # fmt: skip
     folder = Path(result["folder"])

@@ -127,8 +127,9 @@ def _write_slow(
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(p for p in root.glob("[0-9]*") if (p / "state.json").is_file())
+    """Complete checkpoints, oldest first; a folder of any other name is none."""
+    named = (path for path in root.glob("[0-9]*") if path.name.isdecimal())
+    return sorted(path for path in named if (path / "state.json").is_file())
 
 
 def read_state(folder: Path) -> State:

@@ -34,6 +34,7 @@ from fst_core.cli_study import compare, contexts, report, sync
 from fst_core.config import load_config
 from fst_core.config.model import ConfigError
 from fst_core.failures import sentence_for
+from fst_core.interrupts import end_on
 from fst_core.launch import launch, speaks, wait_to_be_ended
 from fst_core.processes import end_with_parent
 from fst_core.quiet import settle_environment, settle_for
@@ -129,7 +130,7 @@ def bench(
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: known errors become one sentence and exit code 1."""
     settle_environment()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped run closes its files
+    end_on(signal.SIGINT, signal.SIGTERM)  # a stopped run closes its files
     end_with_parent()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words

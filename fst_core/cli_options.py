@@ -11,6 +11,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from fst_core.config import RunConfig
+from fst_core.config.model import ConfigError
 from fst_core.quiet import settle_for
 
 out = Console()
@@ -65,8 +66,8 @@ def show_line(line: str) -> None:
     out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A table on a terminal, else plain lines."""
+def show_rows(title: str, rows: Sequence[tuple[str, str]], before: str = "") -> None:
+    """A table on a terminal, else plain lines, with something in front of each."""
     if out.is_terminal:
         table = Table("what", "how much", title=title)
         for row in rows:
@@ -74,7 +75,7 @@ def show_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
         out.print(table)
         return
     for line in (title, *(f"  {what}: {much}" for what, much in rows)):
-        show_line(line)
+        show_line(f"{before}{line}")
 
 
 def assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:
@@ -86,6 +87,18 @@ def assignments(changes: Sequence[str] | None, data: Path | None) -> list[str]:
 
 def split(values: Sequence[str] | None) -> list[str]:
     return [part.strip() for value in values or () for part in value.split(",") if part.strip()]
+
+
+def named(option: str, values: Sequence[str] | None) -> list[str]:
+    """The parts of an option that may be left out, but not empty, as by a variable without a value.
+
+    Raises:
+        ConfigError: for an option that names nothing.
+    """
+    found = split(values)
+    if values and not found:
+        raise ConfigError(f"{option} names nothing; leave it out to take the config's own")
+    return found
 
 
 class Interrupted(Exception):

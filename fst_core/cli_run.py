@@ -120,10 +120,10 @@ def _show_plan(config: RunConfig, runs: Path, processes: int) -> None:
         refuse_processes(config, processes)
     show_line(f"# {in_words(config)}\n\n{as_file(config)}\n")
     cost = estimate(config)
-    show_line(plan_line(plan(config)))
-    show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config))
+    show_line(f"# {plan_line(plan(config))}")
+    show_rows(f"cost of {config.name}/{config.id}", cost_rows(cost, config), "# ")
     for line in warnings_of(cost):
-        show_line(f"warning: {line}")
+        show_line(f"# warning: {line}")
 
 
 def _show_summary(folder: Path, brief: bool) -> None:

@@ -18,12 +18,12 @@ from fst_core.cli_options import (
     RunsRoot,
     assignments,
     check_plan,
+    named,
     out,
     resumable,
     say,
     show_line,
     show_rows,
-    split,
     tell_dropped,
 )
 from fst_core.config import RunConfig
@@ -63,6 +63,7 @@ def compare(
         failures,
         in_study_order,
         notes_beside,
+        refuse_named_apart,
         report_folder,
         reported_beside,
         run_folder,
@@ -71,7 +72,8 @@ def compare(
     )
 
     chosen = assignments(changes, data)
-    names, numbers = split(arms), _whole_numbers(split(seeds))
+    names, numbers = named("--arms", arms), _whole_numbers(named("--seeds", seeds))
+    refuse_named_apart(chosen)
     planned, study = expand(config, chosen, names, numbers)
     tell_dropped(config, planned)
     if dry_run:
@@ -120,9 +122,10 @@ def report(
     ] = None,
 ) -> None:
     """Tables, figures and one HTML page about runs."""
-    from fst_core.study import find_runs
+    from fst_core.config.study import ARMS
+    from fst_core.study import find_runs, in_study_order
 
-    folders = find_runs(runs, say)
+    folders = in_study_order(find_runs(runs, say), list(ARMS))
     logs = _read(folders)
     if not any(log.events for log in logs):
         raise ConfigError("none of these runs can be read, so no report was made; run them first")
@@ -153,9 +156,15 @@ def sync(runs: RunFolders) -> None:
     folders = find_runs(runs, say)
     if importlib.util.find_spec("mlflow") is None:
         raise ConfigError("MLflow is not installed: pip install 'fst-lab[lab]'")
+    from fst_core.run_folder import begun
     from fst_core.tracking import sync as send
 
-    for folder in folders:
+    empty = [folder for folder in folders if not begun(folder)]
+    if len(empty) == len(folders):
+        raise ConfigError("no journal of these runs holds an event, so nothing was sent")
+    for folder in empty:
+        say(f"warning: {folder} is left out: its journal holds no event")
+    for folder in (folder for folder in folders if folder not in empty):
         sent = send(folder)
         metrics = counted(sent.metrics, "metric row")
         say(f"{folder}: {metrics} and {counted(sent.artifacts, 'file')} sent")

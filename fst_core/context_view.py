@@ -21,6 +21,7 @@ from fst_core.progress import score_text
 from fst_core.records import content_id
 
 MOST_SHOWN = 200
+MEANS_SHOWN = 4
 """Characters of a run's best context in the list of a study's runs."""
 LEGEND = (
     "A line: id, what wrote it (seed: the config's own), the cycle it was written in. anchors: "
@@ -195,7 +196,8 @@ def _label(lineage: Lineage, name: str) -> Text:
 
 def _means(means: Mapping[int, float]) -> str:
     """The newest anchor means, oldest first; each against the weights of its cycle."""
-    return " ".join(f"c{cycle} {mean:.2f}" for cycle, mean in sorted(means.items())[-4:])
+    newest = [f"c{cycle} {mean:.2f}" for cycle, mean in sorted(means.items())[-MEANS_SHOWN:]]
+    return " ".join(["…"] * (len(means) > MEANS_SHOWN) + newest)
 
 
 def slot_panels(lineage: Lineage) -> Iterator[RenderableType]:

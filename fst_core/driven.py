@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fst_core.channel import Channel
 from fst_core.config import RunConfig, load_config
 from fst_core.failures import sentence_for
+from fst_core.interrupts import end_on
 from fst_core.launch import launch, speaks, wait_to_be_ended
 from fst_core.processes import SENTENCE, end_with_parent
 from fst_core.quiet import settle_environment, settle_for
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """One process of the launch."""
     settle_environment()
     end_with_parent(signal.SIGKILL)  # a process that waits for the others hears nothing less
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped run closes its files
+    end_on(signal.SIGTERM)  # a stopped run closes its files
     parser = argparse.ArgumentParser(prog="python -m fst_core.driven")
     parser.add_argument("socket")
     parser.add_argument("config")

@@ -35,6 +35,9 @@ DISK_ERRORS = frozenset(
         errno.EEXIST,
         errno.ENAMETOOLONG,
         errno.ELOOP,
+        errno.EFBIG,
+        errno.EIO,
+        errno.ESTALE,
     }
 )
 """A full or read-only disk, or a path that is not what it should be."""

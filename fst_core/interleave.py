@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fst_core.config import NoFast, NoSlow, RunConfig, SequenceConfig
+from fst_core.interrupts import stop_if_asked
 
 
 class Runner(Protocol):
@@ -117,8 +118,14 @@ def checkpoint_due(runner: Runner, phase: Phase) -> bool:
 
 
 def remaining(runner: Runner) -> Iterator[Phase]:
-    """The phases that are still to be run, from the runner's position on."""
-    yield from plan(runner.config)[runner.next_phase :]
+    """The phases that are still to be run, from the runner's position on.
+
+    Raises:
+        KeyboardInterrupt: between two phases, if this process was asked to stop.
+    """
+    for phase in plan(runner.config)[runner.next_phase :]:
+        stop_if_asked()
+        yield phase
 
 
 def interleave(runner: Runner) -> None:

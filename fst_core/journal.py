@@ -36,6 +36,16 @@ Entry = tuple[str, Mapping[str, Any]]
 CLOCK_FIELDS = frozenset({"seq", "time", "seconds"})
 """Fields left out when two journals are compared."""
 
+FIELDS: Mapping[str, Mapping[str, type]] = {
+    "run": {"config": dict},
+    "fast": {"step": int, "evolution": dict},
+    "slow": {"step": int, "metrics": dict},
+    "evaluation": {"step": int, "context": str, "metrics": dict},
+    "rewind": {"to": int},
+}
+"""What every reader takes for granted of an event, by its kind."""
+KINDS = {dict: "an object", int: "a number", str: "a text"}
+
 
 class JournalError(RuntimeError):
     """A journal that cannot be read or written; the message names the file and line."""
@@ -61,14 +71,18 @@ def read_events(path: Path) -> list[Event]:
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is torn
         try:
             event = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JournalError(f"{path}:{number}: damaged line ({error})") from error
         if not isinstance(event, dict) or not {"seq", "kind"} <= event.keys():
             raise JournalError(f"{path}:{number}: the line is no event")
-        if event["kind"] == "rewind" and type(event.get("to")) is not int:
-            raise JournalError(f"{path}:{number}: damaged line (a rewind without a number 'to')")
         if event["seq"] != len(events):
             raise JournalError(f"{path}:{number}: sequence {event['seq']}, expected {len(events)}")
+        for field, kind in FIELDS.get(str(event["kind"]), {}).items():
+            if type(event.get(field)) is not kind:
+                raise JournalError(
+                    f"{path}:{number}: damaged line ({event['kind']!r} without {KINDS[kind]} "
+                    f"{field!r})"
+                )
         events.append(event)
     return events
 
@@ -113,18 +127,18 @@ class Journal:
         self.path = path
         self.next_seq = len(events)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._cut_torn_line()
+        self._torn = True
         self._file = path.open("ab", buffering=0)
         self._syncer = ThreadPoolExecutor(1, "journal")
         self._syncing: Future[None] | None = None
 
     def _cut_torn_line(self) -> None:
-        if not self.path.exists():
-            return
+        """Make room for the first append; until then a file that may be refused stays as it is."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.truncate(self.path, whole)
+        self._torn = False
 
     def append(self, kind: str, fields: Mapping[str, Any]) -> Event:
         """Write one event and return it (see `append_all`)."""
@@ -144,6 +158,8 @@ class Journal:
         data = b"".join(map(self._line, events))
         self.sync()
         with self._explained():
+            if self._torn:
+                self._cut_torn_line()
             written = 0
             while written < len(data):
                 written += self._file.write(data[written:])

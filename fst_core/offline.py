@@ -16,7 +16,6 @@ from fst_core.interleave import plan, remaining, run_phase
 from fst_core.journal import Event
 from fst_core.processes import LOG
 from fst_core.progress import watched
-from fst_core.provenance import config_hash
 from fst_core.run_folder import (
     EARLIER,
     JOURNAL,
@@ -25,6 +24,7 @@ from fst_core.run_folder import (
     RunMismatch,
     ended,
     forget_earlier,
+    holds_only,
     lock,
     read_config,
     set_aside,
@@ -97,11 +97,7 @@ def holds_finished(folder: Path, config: RunConfig) -> bool:
     """
     if (folder / EARLIER).is_dir():
         lock(folder).close()  # which puts a run back that a dead process was replacing
-    path = folder / "config.json"
-    if not path.is_file() or not ended(folder):
-        return False
-    before, now = read_config(folder), config.model_dump(mode="json")
-    return config_hash(before) == config_hash(now)
+    return (folder / "config.json").is_file() and ended(folder) and holds_only(folder, config)
 
 
 def execute(

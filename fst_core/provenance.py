@@ -3,8 +3,9 @@
 import importlib.metadata
 import json
 import platform
+import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,25 @@ def config_hash(config: dict[str, Any]) -> str:
     """Hash of what a resolved config makes a run be."""
     kept = {key: value for key, value in config.items() if key not in RUN_PROPERTIES}
     return content_id(json.dumps(kept, sort_keys=True))
+
+
+def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config's settings that are the same in every seed of its arm.
+
+    A run may begin from another run's weights or contexts ("demo/rl-s0"); the seeds of an arm begin
+    from the seeds of that run's arm ("demo/rl").
+    """
+    shared = {key: value for key, value in config.items() if key != "seed"}
+    if isinstance(shared.get("start_from"), str):
+        shared["start_from"] = _arm_of(shared["start_from"])
+    contexts = shared.get("contexts")
+    if isinstance(contexts, Mapping) and isinstance(contexts.get("start_from"), str):
+        shared["contexts"] = {**contexts, "start_from": _arm_of(contexts["start_from"])}
+    return shared
+
+
+def _arm_of(run: str) -> str:
+    return re.sub(r"-s\d+$", "", run)
 
 
 def git_revision() -> str | None:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -194,21 +194,40 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     Raises:
         RunMismatch: with the settings that differ.
     """
-    if not (folder / "config.json").exists():
-        return
-    before, now = read_config(folder), config.model_dump(mode="json")
-    if config_hash(before) != config_hash(now):
-        changed = ", ".join(differences(before, now))
-        raise RunMismatch(
-            f"{folder} holds a run of another config ({changed}); give this one another name "
-            "(name=..., by --set or in a deployment's overrides) or, on a command line, start "
-            "afresh with --fresh"
-        )
+    now = config.model_dump(mode="json")
+    for before in _configs_of(folder):
+        if config_hash(before) != config_hash(now):
+            changed = ", ".join(differences(before, now))
+            raise RunMismatch(
+                f"{folder} holds a run of another config ({changed}); give this one another name "
+                "(name=..., by --set or in a deployment's overrides) or, on a command line, start "
+                "afresh with --fresh"
+            )
+
+
+def holds_only(folder: Path, config: RunConfig) -> bool:
+    """Whether all that a folder holds is of this config, and it holds something."""
+    found = {config_hash(before) for before in _configs_of(folder)}
+    return found == {config_hash(config.model_dump(mode="json"))}
+
+
+def _configs_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the run of a folder was begun with: as config.json says, and as its journal does."""
+    if (folder / "config.json").exists():
+        yield read_config(folder)
+    for event in effective(read_events(folder / JOURNAL)):
+        if event["kind"] == "run":
+            yield event["config"]
+
+
+def begun(folder: Path) -> bool:
+    """Whether a run folder's journal holds an event that counts."""
+    return bool(effective(read_events(folder / JOURNAL)))
 
 
 def ended(folder: Path) -> bool:
     """Whether a run folder's journal has reached its end."""
-    events = effective(read_events(folder / "journal.jsonl"))
+    events = effective(read_events(folder / JOURNAL))
     return bool(events) and events[-1]["kind"] == "end"
 
 

@@ -51,6 +51,10 @@ from fst_core.rollouts import Pair, readable, roll_out
 from fst_core.run_folder import final_checkpoint, keep_config, lock, refuse_other_config
 from fst_core.slow.base import SlowPart, TrainingDiverged
 
+UNREADABLE = (
+    OSError, ValueError, TypeError, RuntimeError, EOFError, KeyError, SafetensorError
+)  # fmt: skip
+"""What loading weights, optimizer and schedule raises where a file of theirs is damaged."""
 SAMPLE_ROLLOUTS = 4
 """Rollouts shown in the journal per step or evaluation."""
 
@@ -228,8 +232,8 @@ class Session:
             return
         try:
             slow.open(weights)
-        except (OSError, ValueError, RuntimeError, EOFError, KeyError, SafetensorError) as error:
-            raise damaged(weights.parent, str(error).splitlines()[0] or repr(error)) from error
+        except UNREADABLE as error:
+            raise damaged(weights.parent, (str(error).splitlines() or [repr(error)])[0]) from error
 
     # The three kinds of phase
 

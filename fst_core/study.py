@@ -29,6 +29,10 @@ OnLine = Callable[[str, str], None]
 """(run id, one line of that run's output)."""
 
 
+NAMED_APART = ("arm", "seed")
+"""Settings that are parameters of their own, in the plural for a study."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one run of a study ended."""
@@ -75,6 +79,21 @@ def expand(
     return runs, study
 
 
+def refuse_named_apart(overrides: Iterable[str]) -> None:
+    """Raise for an override of what the parameters of a study, or of a flow, say.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    for pair in overrides:
+        key = pair.partition("=")[0].strip()
+        if key in NAMED_APART:
+            raise ConfigError(
+                f"{pair!r} among the overrides would not count: the parameter {key} of a run, and "
+                f"{key}s of a study, says it (--{key}, --{key}s on a command line)"
+            )
+
+
 def run_folder(runs_root: Path, config: RunConfig) -> Path:
     """Where a run lives: ROOT/NAME/ARM-sSEED."""
     return runs_root / config.name / config.id
@@ -109,7 +128,7 @@ def _tracked(action: Callable[[Any], object], say: Callable[[str], None]) -> Non
 
 def is_run_folder(folder: Path) -> bool:
     """Whether a folder holds a run, begun or finished."""
-    return any((folder / name).is_file() for name in (JOURNAL, "config.json"))
+    return any((folder / name).is_file() for name in (JOURNAL, f"{JOURNAL}.gz", "config.json"))
 
 
 def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None) -> list[Path]:

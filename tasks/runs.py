@@ -17,13 +17,11 @@ from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
 from fst_core.offline import holds_finished
 from fst_core.processes import LOG, end_processes, log_end, spawn, why_ended
-from fst_core.study import data_override, run_folder
-from tasks.tries import Refused, Told
+from fst_core.study import data_override, refuse_named_apart, run_folder
+from tasks.tries import Told
 
 LOG_LINES = 12
 BEAT_SECONDS = 2.0
-NAMED_APART = ("arm", "seed")
-"""Settings that flows take as parameters, in the plural for a study."""
 
 
 class RunFailed(Told):
@@ -57,15 +55,9 @@ def with_data(overrides: Sequence[str], data: str | None) -> tuple[str, ...]:
     """Overrides that also read problems from a folder of pools, if one is given.
 
     Raises:
-        Refused: for an override of what the flows' own parameters say.
+        ConfigError: for an override of what the flows' own parameters say.
     """
-    for pair in overrides:
-        key = pair.partition("=")[0].strip()
-        if key in NAMED_APART:
-            raise Refused(
-                f"{pair!r} among the overrides would not count: the parameter {key} of a run, and "
-                f"{key}s of a study, says it (--{key}, --{key}s on a command line)"
-            )
+    refuse_named_apart(overrides)
     return (*overrides, *([data_override(Path(data))] if data else []))
 
 

@@ -57,13 +57,14 @@ def headline(summary: Json) -> str:
         groups[kind].append(_with_numbers(arm, metric, found, kind))
     sentences = [
         _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
-        _sentence(f"{arm} is ahead of rl, but not certainly (see below), on", groups["unsure"]),
+        _sentence(f"{arm} is ahead of rl, but not certainly, on", groups["unsure"]),
         _sentence(f"rl beats {arm}, beyond seed noise, on", groups["worse"]),
         _sentence(f"rl is ahead of {arm}, but not certainly, on", groups["behind"]),
         _sentence(f"{arm} and rl are equal on", groups["equal"]),
         _sentence("Nothing can be said, for want of data, on", groups["none"]),
         _drift_of_less_reward(arm, compared),
         _basis(compared),
+        _highest(summary, arm),
     ]
     return " ".join(filter(None, sentences))
 
@@ -115,10 +116,25 @@ def _basis(compared: Mapping[str, Json]) -> str:
         return f"Seed noise is told by {most} pairs of seeds, on the same problems throughout."
     if most == 0:
         return ""
+    pairs = {LABELS[metric]: found["pairs"] for metric, found in compared.items()}
+    fewer = ", ".join(f"{label}: {n}" for label, n in pairs.items() if 0 < n < most)
     return (
-        f"All of this stands on {counted(most, 'pair')} of seeds, which says little; from "
-        f"{FEWEST_SEEDS} pairs on there are intervals."
+        f"All of this stands on {counted(most, 'pair')} of seeds{f' ({fewer})' * bool(fewer)}, "
+        f"which says little; from {FEWEST_SEEDS} pairs on there are intervals."
     )
+
+
+def _highest(summary: Json, arm: str) -> str:
+    """Which arm ends with the highest reward, where it is none of the two that are compared."""
+    rewards = {
+        name: found["final_reward"]["mean"]
+        for name, found in summary["arms"].items()
+        if found["counted"] and found["final_reward"]["mean"] is not None
+    }
+    best = max(rewards, key=rewards.__getitem__, default=arm)
+    if best in (arm, BASELINE) or rewards[best] in (rewards.get(arm), rewards.get(BASELINE)):
+        return ""
+    return f"The highest final reward is {best}'s, {number_text(rewards[best])} mean@k."
 
 
 def _without_comparison(summary: Json) -> str:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fst_core.counting import shortened
 from fst_core.journal import Event, JournalError, effective, read_events
-from fst_core.run_folder import JOURNAL, no_run
+from fst_core.provenance import config_hash, shared_settings
+from fst_core.run_folder import JOURNAL, differences, no_run
 
 START_AGAIN = "Run it again: it starts from the beginning."
 
@@ -110,12 +112,33 @@ def read_runs(folders: Sequence[Path]) -> list[RunLog]:
 
 
 def warnings(folders: Sequence[Path], runs: Sequence[RunLog]) -> list[str]:
-    """One line per run with a note, in order; folders as in `read_runs`."""
-    return [
+    """One line per run with a note, in order, then one per arm of several configs.
+
+    Args:
+        folders: as in `read_runs`.
+    """
+    notes = [
         f"warning: {folder}: {run.note[0].lower()}{run.note[1:]}"
         for folder, run in zip(folders, runs, strict=True)
         if run.note
     ]
+    arms: dict[tuple[str, str], list[RunLog]] = {}
+    for run in runs:
+        if run.config:
+            arms.setdefault((run.experiment, run.arm), []).append(run)
+    return [*notes, *(line for same in arms.values() for line in _of_several_configs(same))]
+
+
+def _of_several_configs(runs: Sequence[RunLog]) -> Iterator[str]:
+    """That the seeds of an arm were run with different settings, where they were."""
+    first = runs[0]
+    for run in runs[1:]:
+        if config_hash(shared_settings(run.config)) != config_hash(shared_settings(first.config)):
+            apart = differences(shared_settings(first.config), shared_settings(run.config))
+            yield (
+                f"warning: {run.experiment}: {first.id} and {run.id} were run with different "
+                f"settings ({shortened(', '.join(apart), 200)}), and a mean over both is of no arm"
+            )
 
 
 def _usable(run: RunLog) -> int:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Param, Run
@@ -14,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from fst_core.config.flat import flatten
 from fst_core.home import place_of, study_place_of
 from fst_core.journal import Event, effective
-from fst_core.provenance import config_hash
+from fst_core.provenance import config_hash, shared_settings
 from fst_core.records import content_id
 from fst_core.tracking.metrics import MAX_TAG_CHARACTERS, cut, metric_key, milliseconds
 
@@ -158,18 +157,6 @@ def tell_place(client: MlflowClient, run: Run, place: str) -> None:
 def arm_tags(arm: str) -> dict[str, str]:
     """Tags of an arm's run."""
     return {"fst.level": "arm", "fst.arm": arm}
-
-
-def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config's settings that are the same in every seed of its arm.
-
-    A run may begin from another run's weights ("demo/rl-s0"); the seeds of an arm begin from the
-    seeds of that run's arm ("demo/rl").
-    """
-    shared = {key: value for key, value in config.items() if key != "seed"}
-    if isinstance(shared.get("start_from"), str):
-        shared["start_from"] = re.sub(r"-s\d+$", "", shared["start_from"])
-    return shared
 
 
 def _seed_tags(started: Event) -> dict[str, str]:

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run
 
 from fst_core.home import study_place_of
+from fst_core.provenance import shared_settings
 from fst_core.records import content_id
 from fst_core.tracking.metrics import metric_key
 from fst_core.tracking.replay import MAX_METRICS, SyncReport
@@ -27,7 +28,6 @@ from fst_core.tracking.runs import (
     log_params,
     place_text,
     put_under,
-    shared_settings,
     tell_place,
 )
 

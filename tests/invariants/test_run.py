@@ -18,6 +18,7 @@ from fst_core.fast.reflection import ReflectionError
 from fst_core.fast.rules import Rules
 from fst_core.interleave import EvaluatePhase, FastPhase, SlowPhase, interleave, plan
 from fst_core.journal import comparable, effective, read_events
+from fst_core.offline import holds_finished
 from fst_core.policy.base import ContextTooLong
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.records import Verdict
@@ -155,6 +156,32 @@ def test_another_config_in_the_folder_is_refused_with_the_difference(tmp_path: P
         begun(tmp_path, slow={"tau": 3.0})
 
 
+def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(tiny_config(seed=seed), tmp_path / str(seed))
+    shutil.copy(tmp_path / "1" / "journal.jsonl", tmp_path / "0")
+    assert not holds_finished(tmp_path / "0", tiny_config(seed=0))
+    with pytest.raises(RunMismatch, match="seed 1 -> 0"):
+        run(tiny_config(seed=0), tmp_path / "0")
+
+
+def test_a_folder_that_somebody_put_beside_the_checkpoints_is_none(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["kind"] == "slow" and event["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny_config(), tmp_path / "run", stop)
+    newest = list_checkpoints(checkpoints)[-1]
+    backup = shutil.copytree(newest, checkpoints / f"{newest.name}.bak")
+    assert list_checkpoints(checkpoints)[-1] == newest
+    straight = comparable(run(tiny_config(), tmp_path / "straight"))
+    assert comparable(run(tiny_config(), tmp_path / "run")) == straight
+    assert (backup / "state.json").exists()
+
+
 def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
     run(tiny_config(), tmp_path)
     (tmp_path / "config.json").unlink()
@@ -273,6 +300,12 @@ def cut(path: Path) -> None:
     path.write_bytes(start)
 
 
+def emptied(path: Path) -> None:
+    """As after a power loss; again the file alone."""
+    path.unlink()
+    path.touch()
+
+
 @pytest.mark.parametrize(
     ("harm", "part"),
     [
@@ -280,11 +313,16 @@ def cut(path: Path) -> None:
         (lambda c: (c / "slow" / "scheduler.pt").unlink(), r"no slow/scheduler\.pt"),
         (lambda c: cut(c / "slow" / "model.safetensors"), "damaged"),
         (lambda c: cut(c / "slow" / "optimizer.pt"), "damaged"),
+        (lambda c: emptied(c / "slow" / "optimizer.pt"), "damaged"),
+        (lambda c: emptied(c / "slow" / "scheduler.pt"), "damaged"),
         (lambda c: (c / "state.json").write_text(""), "damaged"),
         (lambda c: (c / "state.json").write_text('{"format": 1}'), "damaged"),
         (lambda c: (c.parent.parent / "journal.jsonl").write_text(""), "parts of the journal"),
     ],
-    ids=["optimizer", "scheduler", "weights", "cut", "state", "fields", "journal"],
+    ids=[
+        *("optimizer", "scheduler", "weights", "cut", "no optimizer", "no schedule"),
+        *("state", "fields", "journal"),
+    ],
 )
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(
     tmp_path: Path, harm: Callable[[Path], Any], part: str

@@ -170,7 +170,9 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "study" / "fst-s0"
     folder.mkdir(parents=True)
-    (folder / "journal.jsonl").write_text(json.dumps({"seq": 0, "kind": "run"}) + "\n")
+    (folder / "journal.jsonl").write_text(
+        json.dumps({"seq": 0, "kind": "run", "config": {}}) + "\n"
+    )
     return folder
 
 

@@ -20,6 +20,7 @@ from fst_core.checkpoint import list_checkpoints
 from fst_core.config import RunConfig, load_config
 from fst_core.failures import KNOWN_ERRORS, OUT_OF_MEMORY, sentence_for
 from fst_core.journal import Journal, comparable, read_events
+from tests.journals import start, synthetic_study
 from tests.unit.commands import CONFIG, Answer, call, finished, write_config
 
 HOLD_LOCK = """
@@ -68,7 +69,7 @@ def test_dry_run_prints_config_plan_and_cost_and_writes_nothing(tmp_path: Path) 
     assert answer.code == 0
     plan, cost = answer.out.find("plan: "), answer.out.find("cost of")
     assert "2 fast phases, 2 slow steps, 3 eval" in answer.out[plan:cost]
-    told = RunConfig.model_validate(tomllib.loads(answer.out[:plan]))
+    told = RunConfig.model_validate(tomllib.loads(answer.out))
     assert told == load_config(config, None, ["seed=7"])[0]
     assert answer.err == "" and answer.out.startswith("# tiny/")
     assert "slow rollouts: 32" in answer.out
@@ -180,6 +181,22 @@ def test_seeds_that_are_no_numbers_are_wrong_usage(seeds: str, tmp_path: Path) -
     assert answer.code == 2 and "is no whole number" in answer.err + answer.out
 
 
+@pytest.mark.parametrize("words", [("--arms", ""), ("--arms", ","), ("--seeds", " ")])
+def test_an_option_of_no_name_is_refused_as_a_variable_without_a_value(
+    words: tuple[str, str], tmp_path: Path
+) -> None:
+    answer = call("compare", write_config(tmp_path), *words, "--dry-run")
+    assert answer.code == 1 and f"{words[0]} names nothing; leave it out" in answer.err
+
+
+@pytest.mark.parametrize("change", ["seed=5", "arm=rl"])
+def test_what_a_study_s_options_say_is_refused_among_its_overrides(
+    change: str, tmp_path: Path
+) -> None:
+    answer = call("compare", write_config(tmp_path), "--set", change, "--dry-run")
+    assert answer.code == 1 and f"'{change}' among the overrides would not count" in answer.err
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in call("--debug", "run", tmp_path / "missing.toml").err
     assert "Traceback" in call("run", tmp_path / "missing.toml", "--debug").err
@@ -214,7 +231,11 @@ def test_out_of_memory_names_the_settings_to_lower() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", ["ENOSPC", "EACCES", "EROFS", "ENOTDIR", "ENOENT", "EEXIST", "EISDIR", "ELOOP"]
+    "number",
+    [
+        *("ENOSPC", "EACCES", "EROFS", "ENOTDIR", "ENOENT", "EEXIST", "EISDIR", "ELOOP"),
+        *("EFBIG", "EIO", "ESTALE"),
+    ],
 )
 def test_what_a_disk_refuses_is_told_with_its_path(number: str) -> None:
     error = OSError(getattr(errno, number), "why", "where/it/is")
@@ -351,6 +372,25 @@ def test_report_takes_runs_and_studies(tmp_path: Path) -> None:
         assert (out / "report.html").exists()
 
 
+def test_a_report_warns_of_an_arm_of_several_configs(tmp_path: Path) -> None:
+    """Seeds that begin from the seeds of another arm are of one config."""
+    for seed in (0, 1):
+        start(tmp_path / f"rl-s{seed}", "rl", seed, start_from=f"first/rl-s{seed}")
+    answer = call("report", tmp_path, "--out", tmp_path / "one")
+    assert answer.code == 0 and "different settings" not in answer.err
+    start(tmp_path / "rl-s2", "rl", 2, slow={"type": "cispo", "learning_rate": 2e-3})
+    answer = call("report", tmp_path, "--out", tmp_path / "two")
+    told = "rl-s0 and rl-s2 were run with different settings"
+    assert answer.code == 0 and told in answer.err and "slow.learning_rate" in answer.err
+
+
+def test_a_report_has_the_built_in_arms_in_their_order(tmp_path: Path) -> None:
+    synthetic_study(tmp_path, seeds=(0,))
+    answer = call("report", tmp_path, "--out", tmp_path / "out")
+    first = [line.split()[0] for line in answer.out.splitlines() if "1/1" in line]
+    assert first == ["base", "rl", "gepa", "fst"]
+
+
 def test_pools_are_built_checked_and_used(tmp_path: Path) -> None:
     config, data, manifest = write_config(tmp_path), tmp_path / "data", tmp_path / "m.json"
     built = call("data", "build", config, "--out", data)
@@ -373,6 +413,14 @@ def test_sync_sends_a_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first.code == 0, first.err
     assert " 0 metric rows" not in first.err
     assert " 0 metric rows" in second.err
+
+
+@pytest.mark.parametrize("journal", ["", '{"seq": 0, "kind": "rewind", "to": -1}\n'])
+def test_sync_of_nothing_is_not_all_that_there_is(tmp_path: Path, journal: str) -> None:
+    pytest.importorskip("mlflow")
+    (tmp_path / "journal.jsonl").write_text(journal)
+    answer = call("sync", tmp_path)
+    assert answer.code == 1 and "no journal of these runs holds an event" in answer.err
 
 
 def test_a_run_goes_on_without_its_tracking_server(

@@ -35,6 +35,16 @@ def test_a_torn_last_line_is_dropped_and_overwritten(tmp_path: Path) -> None:
     assert [(e["seq"], e["kind"]) for e in read_events(path)] == [(0, "a"), (1, "c")]
 
 
+def test_a_journal_that_is_opened_is_not_changed_before_the_first_append(tmp_path: Path) -> None:
+    """Whoever finds that it cannot be gone on with has lost nothing of it."""
+    path = tmp_path / "journal.jsonl"
+    written(path, "a", "b").close()
+    torn = path.read_bytes().replace(b"\n", b"\r")
+    path.write_bytes(torn)
+    Journal(path).close()
+    assert path.read_bytes() == torn
+
+
 def test_rewind_hides_what_it_covers_even_twice(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = written(path, "a", "b", "c")
@@ -68,7 +78,12 @@ def test_comparable_ignores_clocks_only(tmp_path: Path) -> None:
     [
         ("{]", "damaged line"),
         (json.dumps({"seq": 7, "kind": "a"}), "sequence 7, expected 1"),
-        (json.dumps({"seq": 1, "kind": "rewind"}), "damaged line .*a rewind without a number 'to'"),
+        (json.dumps({"seq": 1, "kind": "rewind"}), "damaged line .*'rewind' without a number 'to'"),
+        (json.dumps({"seq": 1, "kind": "run", "config": "x"}), "damaged .*an object 'config'"),
+        (json.dumps({"seq": 1, "kind": "slow", "step": "1", "metrics": {}}), "damaged .*'step'"),
+        (json.dumps({"seq": 1, "kind": "evaluation", "step": 1}), "damaged .*a text 'context'"),
+        (json.dumps({"seq": 1, "kind": "fast", "step": 1, "evolution": None}), "damaged .*'evol"),
+        ("[" * 100_000, "damaged line"),
         ("3", "the line is no event"),
         ("{}", "the line is no event"),
     ],

@@ -15,7 +15,7 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     to_peak = {"mean_curve": curve, "seeds": [0], "reached": 1}
     return {
         "rl_peak": {"reward": 0.0, "step": 0, "start": 0},
-        "arms": {"fst": {"to_rl_peak": to_peak}, "rl": {"to_rl_peak": to_peak}},
+        "arms": {arm: {"to_rl_peak": to_peak, "counted": []} for arm in ("fst", "rl")},
         "kl_column": "kl",
         "comparisons": {"fst": {"final_kl": {**both, **found}, "rollouts_to_peak": nothing}},
     }
@@ -59,6 +59,32 @@ def test_two_seeds_are_told_by_their_differences_and_never_as_an_interval() -> N
     assert "stands on 2 pairs of seeds, which says little" in headline(study)
 
 
+def test_what_stands_on_fewer_pairs_than_the_rest_is_said() -> None:
+    found = {"arm": 0.75, "rl": 0.0, "difference": 0.75, "interval": None, "better": True}
+    study = summary({})
+    study["rl_peak"] = {"reward": 0.5, "step": 4, "start": 0}
+    found |= {"certain": False, "shared": 2, "unpaired": []}
+    study["comparisons"]["fst"] = {
+        "rollouts_to_peak": {**found, "pairs": 1},
+        "final_reward": {**found, "pairs": 2},
+    }
+    told = "stands on 2 pairs of seeds (rollouts to rl's peak reward: 1), which says little"
+    assert told in headline(study)
+
+
+@pytest.mark.parametrize(
+    ("espl", "told"), [(0.9, "The highest final reward is espl's, 0.900 mean@k."), (0.7, "")]
+)
+def test_an_arm_that_ends_above_both_is_named(espl: float, told: str) -> None:
+    study = summary({"arm": 0.8, "rl": 0.7, "difference": 0.1, "pairs": 3, "interval": None})
+    study["comparisons"]["fst"]["final_kl"] |= {"better": True, "certain": False}
+    for name, reward in (("fst", 0.8), ("rl", 0.7), ("espl", espl)):
+        arm = study["arms"].get(name, study["arms"]["rl"])
+        study["arms"][name] = {**arm, "counted": [0], "final_reward": {"mean": reward}}
+    said = headline(study)
+    assert told in said and ("highest" in said) is bool(told)
+
+
 def test_differences_without_a_spread_are_no_interval_and_not_certain() -> None:
     found = {
         **{"arm": 0.5, "rl": 0.25, "difference": 0.25, "pairs": 3, "better": True},
@@ -96,7 +122,7 @@ def test_less_drift_at_less_reward_is_no_merit(kl: bool | None, reward: bool, to
 @pytest.mark.parametrize(
     ("values", "better", "told"),
     [
-        ((0.75, 0.5), True, "fst is ahead of rl, but not certainly (see below), on: final reward, "
+        ((0.75, 0.5), True, "fst is ahead of rl, but not certainly, on: final reward, "
          "0.750 against rl's 0.500 mean@k."),
         ((0.5, 0.75), False, "rl is ahead of fst, but not certainly, on: final reward, "
          "0.750 against fst's 0.500 mean@k."),

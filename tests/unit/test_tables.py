@@ -452,7 +452,7 @@ def test_a_study_without_any_evaluation_has_a_summary(tmp_path: Path) -> None:
 
 
 def run_event() -> str:
-    return json.dumps({"seq": 0, "time": 0.0, "kind": "run"})
+    return json.dumps({"seq": 0, "time": 0.0, "kind": "run", "config": {}})
 
 
 @pytest.mark.parametrize(

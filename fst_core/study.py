@@ -18,6 +18,7 @@ from typing import Any
 
 from fst_core.config import RunConfig, StudyConfig, load_config
 from fst_core.config.model import ConfigError
+from fst_core.interrupts import stop_if_asked
 from fst_core.processes import LOG, end_processes, log_end, spawn, why_ended
 from fst_core.provenance import config_hash
 from fst_core.run_folder import EARLIER, REMOVED, RunBusy, no_run, put_back
@@ -280,6 +281,7 @@ def _run_all(waiting: "deque[Child]", jobs: int, on_line: OnLine) -> list[Outcom
                 running.append(waiting.popleft())
                 running[-1].start()
             time.sleep(POLL_SECONDS)
+            stop_if_asked()
             over = [child for child in running if child.ended()]
             for child in running:
                 child.relay(on_line)

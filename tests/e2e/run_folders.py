@@ -7,6 +7,8 @@ import random
 import shutil
 from pathlib import Path
 
+NEEDED = {"run": {"config": {}}, "slow": {"step": 1, "metrics": {}}}
+"""What every reader of a journal takes for granted of its events."""
 SMALL, LARGE = 1000, 40_000_000
 """Bytes of an optimizer's file, and of weights that go over in three parts."""
 
@@ -23,8 +25,9 @@ def begin(folder: Path, seed: int = 0, time: float = 1000.0) -> Path:
 def append(folder: Path, kind: str, time: float = 1000.0, **fields: object) -> None:
     journal = folder / "journal.jsonl"
     seq = journal.read_bytes().count(b"\n") if journal.exists() else 0
+    event = {"seq": seq, "time": time, "kind": kind, **NEEDED.get(kind, {}), **fields}
     with journal.open("a") as file:
-        file.write(json.dumps({"seq": seq, "time": time, "kind": kind, **fields}) + "\n")
+        file.write(json.dumps(event) + "\n")
 
 
 def checkpoint(folder: Path, phase: int, weights: int | None = LARGE, keep: int = 2) -> Path:

@@ -389,6 +389,7 @@ def test_a_report_has_the_built_in_arms_in_their_order(tmp_path: Path) -> None:
     answer = call("report", tmp_path, "--out", tmp_path / "out")
     first = [line.split()[0] for line in answer.out.splitlines() if "1/1" in line]
     assert first == ["base", "rl", "gepa", "fst"]
+    assert "fst is ahead of rl, but not certainly, on: " in answer.out
 
 
 def test_pools_are_built_checked_and_used(tmp_path: Path) -> None:

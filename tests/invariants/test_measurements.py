@@ -94,7 +94,8 @@ def test_divergence_is_named_by_its_estimator(tmp_path: Path) -> None:
         assert metrics["evaluation/kl_k3"] >= 0 <= metrics["evaluation/entropy"]
         assert metrics["evaluation/kl_exact"] >= -1e-6
     assert events[-1]["metrics"]["evaluation/kl_exact"] > 1e-4
-    assert events[0]["metrics"]["evaluation/kl_exact"] == 0
+    rounding = 1e-7  # of other kernels for another batch, on some CPUs
+    assert events[0]["metrics"]["evaluation/kl_exact"] == pytest.approx(0, abs=rounding)
 
 
 def test_an_empty_context_adds_no_system_message() -> None:

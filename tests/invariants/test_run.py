@@ -183,9 +183,19 @@ def test_a_folder_that_somebody_put_beside_the_checkpoints_is_none(tmp_path: Pat
 
 
 def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    run(tiny_config(), own)
+    run(tiny_config(slow={"tau": 3.0}), other)
+    shutil.rmtree(own / "checkpoints")
+    shutil.copytree(other / "checkpoints", own / "checkpoints")
+    with pytest.raises(CheckpointError, match="another config"):
+        begun(own)
+
+
+def test_a_run_without_its_config_is_known_by_its_journal(tmp_path: Path) -> None:
     run(tiny_config(), tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(CheckpointError, match="another config"):
+    with pytest.raises(RunMismatch, match=r"slow\.tau 4\.0 -> 3\.0"):
         begun(tmp_path, slow={"tau": 3.0})
 
 

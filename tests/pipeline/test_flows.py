@@ -662,7 +662,7 @@ def test_a_command_that_cannot_begin_ends_in_a_sentence(tmp_path, monkeypatch, l
 
 @pytest.mark.parametrize("pair", ["seed=3", " seed = 3", "arm=rl"])
 def test_an_override_that_would_not_count_names_the_parameter(pair):
-    with pytest.raises(Refused, match=rf"the parameter {pair.split('=')[0].strip()} of a run"):
+    with pytest.raises(ConfigError, match=rf"the parameter {pair.split('=')[0].strip()} of a run"):
         with_data([pair], None)
     assert with_data(["fast.seed=you", "seeded=1"], None) == ("fast.seed=you", "seeded=1")
 

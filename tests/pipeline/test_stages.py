@@ -19,7 +19,7 @@ DEMO, ABLATION = "configs/tiny/demo.toml", "configs/tiny/ablation.toml"
 SHOWN = (
     *("__init__", "addresses", "cli", "cli_data", "cli_methods", "cli_options", "cli_run"),
     *("cli_store", "cli_study", "counting", "dropped", "estimators/__init__", "failures", "home"),
-    *("hub", "launch", "lineage"),
+    *("hub", "interrupts", "launch", "lineage"),
     *(
         "offline",
         "preflight",

@@ -159,12 +159,12 @@ def sync(runs: RunFolders) -> None:
     from fst_core.run_folder import begun
     from fst_core.tracking import sync as send
 
-    empty = [folder for folder in folders if not begun(folder)]
-    if len(empty) == len(folders):
+    if not any(map(begun, folders)):
         raise ConfigError("no journal of these runs holds an event, so nothing was sent")
-    for folder in empty:
-        say(f"warning: {folder} is left out: its journal holds no event")
-    for folder in (folder for folder in folders if folder not in empty):
+    for folder in folders:
+        if not begun(folder):
+            say(f"warning: {folder} is left out: its journal holds no event")
+            continue
         sent = send(folder)
         metrics = counted(sent.metrics, "metric row")
         say(f"{folder}: {metrics} and {counted(sent.artifacts, 'file')} sent")

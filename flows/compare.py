@@ -25,7 +25,7 @@ from prefect.states import Completed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
-from flows.options import add_shared_options, told_as_a_sentence
+from flows.options import add_shared_options, at_least, told_as_a_sentence
 from flows.parameters import (
     Arms,
     ConfigPath,
@@ -172,12 +172,8 @@ def run_and_report(
 
 def told(done: Comparison) -> State[Comparison]:
     """How a study's flow ends: where its report is, and what that says first."""
-    from fst_core.report.headline import headline  # noqa: PLC0415  (pandas)
-    from fst_core.report.summary import by_experiment  # noqa: PLC0415
-
-    studies = by_experiment(done.report.summary)
-    said = " ".join(f"{name}: {headline(found)}" for name, found in studies.items())
-    return Completed(data=done, message=f"{done.report.paths['report']}: {said}")
+    message = " ".join([f"{done.report.paths['report']}:", *done.report.headlines])
+    return Completed(data=done, message=message)
 
 
 def dated_folder(runs: str) -> str:
@@ -263,7 +259,7 @@ def study_parser(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("config", help="TOML file")
     parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
-    parser.add_argument("--jobs", type=int, help="runs at once; else the config's own")
+    parser.add_argument("--jobs", type=at_least(1), help="runs at once; else the config's own")
     help_text = "processes of this machine, or flow runs of --deployment for any worker of its pool"
     parser.add_argument("--on", choices=["here", "workers"], default="here", help=help_text)
     parser.add_argument("--deployment", default="train/train", metavar="FLOW/DEPLOYMENT")

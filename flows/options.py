@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flows.server import ServerGone
@@ -22,6 +22,19 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are written")
     parser.add_argument("--data", metavar="DIR", help="read problems from pools in DIR")
     parser.add_argument("--no-track", action="store_true", help="keep out of MLflow")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number of a lowest value."""
+
+    def parsed(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        return number
+
+    parsed.__name__ = "whole number"  # argparse: invalid whole number value: 'two'
+    return parsed
 
 
 @contextmanager

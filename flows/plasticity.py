@@ -39,9 +39,8 @@ from flows.parameters import (
 )
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
-from fst_core.offline import holds_finished
 from fst_core.preflight import preflight
-from fst_core.run_folder import RunMismatch, final_weights, refuse_other_config
+from fst_core.run_folder import RunMismatch, final_weights, holds_finished, refuse_other_config
 from fst_core.study import expand, find_runs, run_folder
 from tasks.runs import Order, with_data
 from tasks.tries import told_as_failed

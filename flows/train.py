@@ -14,7 +14,7 @@ from typing import Any
 from prefect import flow, get_run_logger, tags
 from prefect.states import Completed
 
-from flows.options import add_shared_options, told_as_a_sentence
+from flows.options import add_shared_options, at_least, told_as_a_sentence
 from flows.parameters import (
     Arm,
     ConfigPath,
@@ -35,9 +35,8 @@ from fst_core.config import RunConfig, load_config
 from fst_core.dropped import dropped_notes
 from fst_core.interleave import FastPhase, remaining
 from fst_core.launch import refuse_processes
-from fst_core.offline import holds_finished
 from fst_core.processes import end_with_parent
-from fst_core.run_folder import forget_earlier
+from fst_core.run_folder import forget_earlier, holds_finished
 from fst_core.study import run_folder
 from fst_core.summary import headline, summary_rows
 from tasks.alive import Attempt, current_attempt, outlive_reader
@@ -123,18 +122,24 @@ def bring(config: RunConfig, runs: Path, missed: Missed) -> None:
 
 
 def spread_over(processes: int, sharded: bool, config: RunConfig, order: Order) -> Spread:
-    """The processes of a run.
+    """The processes of a run (see `refuse_spread`)."""
+    refuse_spread(processes, sharded, config)
+    if processes == 1:
+        return Spread()
+    return Spread(processes, sharded, order.words(config.arm, config.seed))
+
+
+def refuse_spread(processes: int, sharded: bool, config: RunConfig) -> None:
+    """Refuse processes that a run cannot be spread over.
 
     Raises:
         ConfigError: if the run cannot be split over so many.
         Refused: if one process is to share out the weights.
     """
-    if processes == 1:
-        if sharded:
-            raise Refused("one process has nobody to share the weights with: raise processes")
-        return Spread()
-    refuse_processes(config, processes)
-    return Spread(processes, sharded, order.words(config.arm, config.seed))
+    if processes > 1:
+        refuse_processes(config, processes)
+    elif sharded:
+        raise Refused("one process has nobody to share the weights with: raise processes")
 
 
 def cycles(
@@ -168,8 +173,12 @@ def main() -> None:
     parser.add_argument("config", help="TOML file")
     parser.add_argument("--arm", help="arm of the file, or a built-in one; else the file's own")
     parser.add_argument("--seed", type=int, help="seed of the run; else the file's own")
-    parser.add_argument("--retries", type=int, default=1, help="further tries after a failure")
-    parser.add_argument("--processes", type=int, default=1, help="each on a card of its own")
+    parser.add_argument(
+        "--retries", type=at_least(0), default=1, help="further tries after a failure"
+    )
+    parser.add_argument(
+        "--processes", type=at_least(1), default=1, help="each on a card of its own"
+    )
     parser.add_argument("--sharded", action="store_true", help="FSDP over the processes, not DDP")
     add_shared_options(parser)
     args = parser.parse_args()
@@ -177,6 +186,7 @@ def main() -> None:
         overrides = with_data(args.set, args.data)
         seed = [] if args.seed is None else [f"seed={args.seed}"]
         config, _ = load_config(args.config, args.arm, [*overrides, *seed])
+        refuse_spread(args.processes, args.sharded, config)
         home = Path(args.runs) / config.name / "prefect"
         with prefect_server(home), tags(config.name, config.arm):
             result = train.with_options(retries=args.retries)(

@@ -3,18 +3,21 @@
     checkpoints/0007/state.json   step, next phase, journal position, population, ledger
     checkpoints/0007/slow/        weights or adapters (safetensors), optimizer, schedule; absent
                                   before step 1
+    checkpoints/0007/SHA256SUMS   of each file, as sha256sum writes and checks them
 
 A folder appears under its name only when everything in it is on disk. A checkpoint taken after a
 fast phase shares the unchanged weight files of the one before it through hard links: nothing ever
 writes into a file of a checkpoint, it is only linked, replaced by another or removed. What a disk
-damages, it damages for all that share it.
+damages, it damages for all that share it, and is refused before anything is loaded.
 """
 
 import errno
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from fst_core.records import (
 )
 
 FORMAT = 1
+STATE, SUMS = "state.json", "SHA256SUMS"
 SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
 """What a gradient learner cannot go on without."""
 ADAPTERS, ADAPTERS_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -90,7 +94,8 @@ def write_checkpoint(
         if save_slow is not None and state.step > 0:
             _write_slow(temporary / "slow", previous, state.step, save_slow)
         data = {"format": FORMAT, **to_json(state)}
-        (temporary / "state.json").write_text(json.dumps(data, indent=1, ensure_ascii=False))
+        (temporary / STATE).write_text(json.dumps(data, indent=1, ensure_ascii=False))
+        _write_sums(temporary, previous)
         _sync_folder(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
@@ -126,10 +131,64 @@ def _write_slow(
         save_slow(folder)
 
 
+def _write_sums(folder: Path, previous: Path | None) -> None:
+    """Write down what every file holds; of files shared with the checkpoint before, as it says."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in files]
+    known = _sums_of(previous) if previous is not None else {}
+    shared = {
+        name
+        for name, path in zip(names, files, strict=True)
+        if name in known and previous is not None and path.samefile(previous / name)
+    }
+    sums = known | _hashed(folder, [name for name in names if name not in shared])
+    (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in names))
+
+
+def _sums_of(checkpoint: Path) -> dict[str, str]:
+    """SHA-256 by name of a checkpoint's files; empty of one written before there were sums."""
+    path = checkpoint / SUMS
+    if not path.is_file():
+        return {}
+    try:
+        lines = [line.split("  ", 1) for line in path.read_text().splitlines()]
+        return {name: digest for digest, name in lines}
+    except (OSError, ValueError) as error:
+        raise damaged(checkpoint, f"{SUMS}: {error}") from error
+
+
+def _hashed(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    def digest(name: str) -> str:
+        with (folder / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor() as pool:  # hashing leaves the interpreter to others
+        return dict(zip(names, pool.map(digest, names), strict=True))
+
+
+def _refuse_changed(checkpoint: Path, inside: str) -> None:
+    """Raise if a file at or below a name does not hold what was written, or is gone.
+
+    Raises:
+        CheckpointError: naming the first of them.
+    """
+    sums = _sums_of(checkpoint)
+    names = [name for name in sums if name == inside or name.startswith(f"{inside}/")]
+    try:
+        found = _hashed(checkpoint, names)
+    except FileNotFoundError as error:
+        raise damaged(checkpoint, f"no {Path(error.filename).relative_to(checkpoint)}") from error
+    except OSError as error:
+        raise damaged(checkpoint, error) from error
+    changed = [name for name in names if found[name] != sums[name]]
+    if changed:
+        raise damaged(checkpoint, f"{changed[0]} does not hold what was written")
+
+
 def list_checkpoints(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first; a folder of any other name is none."""
     named = (path for path in root.glob("[0-9]*") if path.name.isdecimal())
-    return sorted(path for path in named if (path / "state.json").is_file())
+    return sorted(path for path in named if (path / STATE).is_file())
 
 
 def read_state(folder: Path) -> State:
@@ -138,8 +197,9 @@ def read_state(folder: Path) -> State:
     Raises:
         CheckpointError: if it is damaged, or was written by another version of the format.
     """
+    _refuse_changed(folder, STATE)
     try:
-        data: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        data: dict[str, Any] = json.loads((folder / STATE).read_text())
         if data.pop("format", None) != FORMAT:
             raise CheckpointError(f"checkpoint {folder} has another format; start the run afresh")
         data["population"] = population_from_json(data["population"])
@@ -166,13 +226,14 @@ def _share(one: Path, other: Path) -> bool:
 
 
 def check_slow(folder: Path) -> None:
-    """Refuse a checkpoint whose weights, optimizer, schedule or step count are not all there.
+    """Refuse a checkpoint whose weights, optimizer, schedule or step count are not all as written.
 
     Raises:
-        CheckpointError: naming what is missing.
+        CheckpointError: naming what is missing or damaged.
     """
     adapted = (folder / "slow" / ADAPTERS_CONFIG).is_file()
     names = (ADAPTERS, *SLOW_FILES[1:]) if adapted else SLOW_FILES
     missing = [name for name in names if not (folder / "slow" / name).is_file()]
     if missing:
         raise damaged(folder, f"no slow/{missing[0]}")
+    _refuse_changed(folder, "slow")

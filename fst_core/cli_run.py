@@ -94,7 +94,8 @@ def _run(
     brief: bool,
     ranks: "Ranks | None" = None,
 ) -> None:
-    from fst_core.offline import execute, holds_finished, replaced
+    from fst_core.offline import execute, replaced
+    from fst_core.run_folder import holds_finished
     from fst_core.study import run_folder
 
     folder = run_folder(runs, resolved)

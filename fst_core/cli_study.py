@@ -201,8 +201,6 @@ def _read(folders: Sequence[Path]) -> "list[RunLog]":
 
 def _report(logs: "Sequence[RunLog]", target: Path) -> None:
     from fst_core.report import report_on, summary_table
-    from fst_core.report.headline import headline
-    from fst_core.report.summary import by_experiment
 
     try:
         made = report_on(logs, target)
@@ -212,8 +210,8 @@ def _report(logs: "Sequence[RunLog]", target: Path) -> None:
             "folder: fst report RUN... --out DIR"
         ) from error
     out.print(summary_table(made.summary))
-    for name, found in by_experiment(made.summary).items():
-        show_line(f"{name}: {headline(found)}")
+    for line in made.headlines:
+        show_line(line)
     for name in ("report", "summary"):
         show_line(f"{name}: {made.paths[name]}")
     show_line(f"tables and figures: {target}")

@@ -22,9 +22,7 @@ from fst_core.run_folder import (
     LOCK,
     REMOVED,
     RunMismatch,
-    ended,
     forget_earlier,
-    holds_only,
     lock,
     read_config,
     set_aside,
@@ -87,17 +85,6 @@ def make_tracker(folder: Path, wanted: bool, say: Say) -> Tracker | None:
         say(NOT_INSTALLED)
         return None
     return Tracker(folder, say)
-
-
-def holds_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether a folder holds a finished run of exactly this config.
-
-    Raises:
-        RunBusy: if another process is replacing the run.
-    """
-    if (folder / EARLIER).is_dir():
-        lock(folder).close()  # which puts a run back that a dead process was replacing
-    return (folder / "config.json").is_file() and ended(folder) and holds_only(folder, config)
 
 
 def execute(

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from fst_core.checkpoint import check_slow, list_checkpoints, read_state
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
-from fst_core.journal import effective, read_events
+from fst_core.journal import Event, effective, read_events
 from fst_core.provenance import config_hash
 
 LOCK, JOURNAL = "lock", "journal.jsonl"
@@ -195,7 +195,8 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
         RunMismatch: with the settings that differ.
     """
     now = config.model_dump(mode="json")
-    for before in _configs_of(folder):
+    written = [read_config(folder)] if (folder / "config.json").exists() else []
+    for before in [*written, *_configs_in(effective(read_events(folder / JOURNAL)))]:
         if config_hash(before) != config_hash(now):
             changed = ", ".join(differences(before, now))
             raise RunMismatch(
@@ -205,19 +206,27 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
             )
 
 
-def holds_only(folder: Path, config: RunConfig) -> bool:
-    """Whether all that a folder holds is of this config, and it holds something."""
-    found = {config_hash(before) for before in _configs_of(folder)}
+def holds_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds a finished run of exactly this config.
+
+    Raises:
+        RunBusy: if another process is replacing the run.
+        RunMismatch: if its config.json is damaged.
+    """
+    if (folder / EARLIER).is_dir():
+        lock(folder).close()  # which puts a run back that a dead process was replacing
+    if not (folder / "config.json").is_file():
+        return False
+    events = effective(read_events(folder / JOURNAL))
+    if not _at_end(events):
+        return False
+    found = {config_hash(before) for before in [read_config(folder), *_configs_in(events)]}
     return found == {config_hash(config.model_dump(mode="json"))}
 
 
-def _configs_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """What the run of a folder was begun with: as config.json says, and as its journal does."""
-    if (folder / "config.json").exists():
-        yield read_config(folder)
-    for event in effective(read_events(folder / JOURNAL)):
-        if event["kind"] == "run":
-            yield event["config"]
+def _configs_in(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """What a run was begun with, as its journal tells."""
+    return [event["config"] for event in events if event["kind"] == "run"]
 
 
 def begun(folder: Path) -> bool:
@@ -227,7 +236,10 @@ def begun(folder: Path) -> bool:
 
 def ended(folder: Path) -> bool:
     """Whether a run folder's journal has reached its end."""
-    events = effective(read_events(folder / JOURNAL))
+    return _at_end(effective(read_events(folder / JOURNAL)))
+
+
+def _at_end(events: Sequence[Event]) -> bool:
     return bool(events) and events[-1]["kind"] == "end"
 
 

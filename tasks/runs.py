@@ -15,8 +15,8 @@ from prefect.cache_policies import NO_CACHE
 
 from fst_core.config import NoFast, RunConfig
 from fst_core.journal import Event, read_events
-from fst_core.offline import holds_finished
 from fst_core.processes import LOG, end_processes, log_end, spawn, why_ended
+from fst_core.run_folder import holds_finished
 from fst_core.study import data_override, refuse_named_apart, run_folder
 from tasks.tries import Told
 

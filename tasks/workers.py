@@ -16,7 +16,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelling
 
 from fst_core.config import RunConfig
-from fst_core.offline import holds_finished
+from fst_core.run_folder import holds_finished
 from fst_core.study import run_folder
 from tasks.archive import fetch
 from tasks.runs import Order

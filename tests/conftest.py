@@ -11,6 +11,9 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+os.environ.pop("COLUMNS", None)
+
+import fst_core.cli_options  # noqa: E402, F401  (its consoles keep a width that is set at import)
 from fst_core.quiet import settle_environment  # noqa: E402
 
 settle_environment()

@@ -7,10 +7,11 @@ from typing import Any
 
 from fst_core.report.chapter import Chapter, chapter_of
 from fst_core.report.figures import write_figures
+from fst_core.report.headline import headline
 from fst_core.report.html import page
 from fst_core.report.runs import RunLog, read_runs
 from fst_core.report.studies import folder_name, studies_of
-from fst_core.report.summary import write_summary
+from fst_core.report.summary import by_experiment, write_summary
 from fst_core.report.tables import write_parquet
 from fst_core.report.terminal import summary_table
 
@@ -26,6 +27,12 @@ class Report:
     experiments "tables/EXPERIMENT/NAME" and so on."""
     summary: Mapping[str, Any]
     """The summary of the experiment; of several {"studies": {experiment: summary}}."""
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """What each experiment says first, behind its name."""
+        studies = by_experiment(self.summary)
+        return tuple(f"{name}: {headline(found)}" for name, found in studies.items())
 
 
 def make_report(run_dirs: Sequence[Path], out_dir: Path) -> Report:

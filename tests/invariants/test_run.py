@@ -18,12 +18,11 @@ from fst_core.fast.reflection import ReflectionError
 from fst_core.fast.rules import Rules
 from fst_core.interleave import EvaluatePhase, FastPhase, SlowPhase, interleave, plan
 from fst_core.journal import comparable, effective, read_events
-from fst_core.offline import holds_finished
 from fst_core.policy.base import ContextTooLong
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.records import Verdict
 from fst_core.rollouts import JudgeError
-from fst_core.run_folder import RunBusy, RunMismatch
+from fst_core.run_folder import RunBusy, RunMismatch, holds_finished
 from fst_core.session import Session
 from fst_core.slow.base import TrainingDiverged
 from fst_core.slow.group import GroupSlow
@@ -310,6 +309,14 @@ def cut(path: Path) -> None:
     path.write_bytes(start)
 
 
+def flipped(path: Path) -> None:
+    """One bit of many, where every format would read on; again the file alone."""
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+
+
 def emptied(path: Path) -> None:
     """As after a power loss; again the file alone."""
     path.unlink()
@@ -325,12 +332,16 @@ def emptied(path: Path) -> None:
         (lambda c: cut(c / "slow" / "optimizer.pt"), "damaged"),
         (lambda c: emptied(c / "slow" / "optimizer.pt"), "damaged"),
         (lambda c: emptied(c / "slow" / "scheduler.pt"), "damaged"),
+        (lambda c: flipped(c / "slow" / "model.safetensors"), r"model\.safetensors does not hold"),
+        (lambda c: flipped(c / "slow" / "optimizer.pt"), r"optimizer\.pt does not hold"),
+        (lambda c: flipped(c / "state.json"), r"state\.json does not hold"),
         (lambda c: (c / "state.json").write_text(""), "damaged"),
         (lambda c: (c / "state.json").write_text('{"format": 1}'), "damaged"),
         (lambda c: (c.parent.parent / "journal.jsonl").write_text(""), "parts of the journal"),
     ],
     ids=[
         *("optimizer", "scheduler", "weights", "cut", "no optimizer", "no schedule"),
+        *("flipped weights", "flipped optimizer", "flipped state"),
         *("state", "fields", "journal"),
     ],
 )

@@ -647,6 +647,8 @@ def test_a_configured_server_that_is_slow_is_waited_for(tmp_path, monkeypatch):
     [
         (["flows.train", SMOKE, "--set", "seed=3"], "error: 'seed=3' among the overrides"),
         (["flows.compare", SMOKE, "--set", "arm=rl"], "error: 'arm=rl' among the overrides"),
+        (["flows.train", SMOKE, "--processes", "3"], "error: loop.problems_per_step = 4 cannot be"),
+        (["flows.train", SMOKE, "--sharded"], "error: one process has nobody to share the weights"),
         (["flows.compare", SMOKE, "--on", "workers"], "error: the Prefect server in PREFECT_API"),
         (["flows.compare", SMOKE], "error: the Prefect server in PREFECT_API_URL, "),
         (["flows.prepare"], "error: the Prefect server in PREFECT_API_URL, "),
@@ -656,6 +658,22 @@ def test_a_command_that_cannot_begin_ends_in_a_sentence(tmp_path, monkeypatch, l
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = told(*line, *([] if line == ["flows.prepare"] else ["--runs", str(tmp_path)]))
     assert done.returncode == 1
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["flows.compare", SMOKE, "--jobs", "0"], "argument --jobs: 0 is less than 1"),
+        (["flows.continual", SMOKE, "--jobs", "two"], "invalid whole number value: 'two'"),
+        (["flows.train", SMOKE, "--processes", "-1"], "argument --processes: -1 is less than 1"),
+        (["flows.train", SMOKE, "--retries", "-1"], "argument --retries: -1 is less than 0"),
+    ],
+)
+def test_a_number_that_cannot_be_is_told_before_any_server_starts(tmp_path, line, sentence):
+    done = told(*line, "--runs", str(tmp_path))
+    assert done.returncode == 2
     assert sentence in done.stderr and "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
 

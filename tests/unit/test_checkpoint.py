@@ -2,13 +2,18 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fst_core.checkpoint import (
+    SLOW_FILES,
+    SUMS,
     CheckpointError,
     State,
+    check_slow,
     damaged,
     list_checkpoints,
     read_state,
@@ -105,6 +110,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, state(1, 1), save, keep=1)
     data = json.loads((path / "state.json").read_text()) | {"format": 99}
     (path / "state.json").write_text(json.dumps(data))
+    (path / SUMS).unlink()
     with pytest.raises(CheckpointError, match="another format"):
         read_state(path)
 
@@ -124,3 +130,94 @@ def test_a_full_disk_is_seen_behind_an_error_that_does_not_say_so(
     with pytest.raises(CheckpointError, match="the disk is full"):
         write_checkpoint(tmp_path, state(1, 1), fail, keep=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def save_slow_files(folder: Path) -> None:
+    for name in SLOW_FILES:
+        (folder / name).write_bytes(os.urandom(64))
+
+
+def flip(path: Path) -> None:
+    """One bit of a file, and of those that share it by hard link, as a disk would."""
+    with path.open("r+b") as file:
+        file.seek(20)
+        byte = file.read(1)[0] ^ 1
+        file.seek(20)
+        file.write(bytes([byte]))
+
+
+@pytest.mark.parametrize("name", ["state.json", *(f"slow/{name}" for name in SLOW_FILES)])
+def test_a_flipped_bit_is_refused_by_the_name_of_its_file(tmp_path: Path, name: str) -> None:
+    path = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=1)
+    read_state(path)
+    check_slow(path)
+    flip(path / name)
+    with pytest.raises(CheckpointError, match=f"{name} does not hold what was written.*remove"):
+        read_state(path)
+        check_slow(path)
+
+
+def test_a_flipped_bit_is_refused_in_all_that_share_the_file(tmp_path: Path) -> None:
+    first = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=3)
+    second = write_checkpoint(tmp_path, state(1, 2), save_slow_files, keep=3)
+    third = write_checkpoint(tmp_path, state(2, 3), save_slow_files, keep=3)
+    check_slow(second)
+    flip(first / "slow" / "optimizer.pt")
+    for path in (first, second):
+        with pytest.raises(CheckpointError, match=r"optimizer\.pt does not hold"):
+            check_slow(path)
+    check_slow(third)
+
+
+def test_a_shared_file_that_was_damaged_before_is_not_taken_for_whole(tmp_path: Path) -> None:
+    """The second checkpoint's sum is that of what was written, not of what the disk made of it."""
+    first = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=3)
+    flip(first / "slow" / "model.safetensors")
+    second = write_checkpoint(tmp_path, state(1, 2), save_slow_files, keep=3)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors does not hold"):
+        check_slow(second)
+
+
+def test_sums_are_those_of_sha256sum_and_cover_every_file(tmp_path: Path) -> None:
+    for phase in (1, 2):  # the second shares the first one's weights
+        path = write_checkpoint(tmp_path, state(1, phase), save_slow_files, keep=2)
+        command = ["sha256sum", "--check", "--strict", SUMS]
+        told = subprocess.run(command, cwd=path, capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+        files = {str(f.relative_to(path)) for f in path.rglob("*") if f.is_file()}
+        assert {line.split(":")[0] for line in told.stdout.splitlines()} == files - {SUMS}
+
+
+def test_a_checkpoint_from_before_there_were_sums_still_serves(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=2)
+    (path / SUMS).unlink()
+    assert read_state(path) == state(1, 1)
+    check_slow(path)
+    after = write_checkpoint(tmp_path, state(1, 2), save_slow_files, keep=2)
+    flip(after / "slow" / "scheduler.pt")
+    with pytest.raises(CheckpointError, match=r"scheduler\.pt does not hold"):
+        check_slow(after)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda c: (c / SUMS).write_bytes(b"\xff\x00 \n"), "damaged"),
+        (lambda c: (c / SUMS).write_text("no sums\n"), "damaged"),
+        (lambda c: (c / "slow" / "optimizer.pt").unlink(), r"no slow/optimizer\.pt"),
+        (lambda c: (c / "slow" / "more").unlink(), "no slow/more"),
+    ],
+    ids=["bytes", "words", "a file that all have", "a file of its own"],
+)
+def test_damaged_sums_and_lost_files_are_told(
+    tmp_path: Path, harm: Callable[[Path], object], told: str
+) -> None:
+    def save_more(folder: Path) -> None:
+        save_slow_files(folder)
+        (folder / "more").write_text("m")
+
+    path = write_checkpoint(tmp_path, state(1, 1), save_more, keep=1)
+    harm(path)
+    with pytest.raises(CheckpointError, match=told):
+        read_state(path)
+        check_slow(path)

@@ -151,6 +151,8 @@ def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None
         found += runs
         without += waiting or ([] if runs else [path])
     reasons = {path: no_run(path) for path in without if (path / EARLIER).is_dir()}
+    logged = [path for path in without if (path / LOG).is_file() and path not in reasons]
+    reasons |= dict.fromkeys(logged, f"its run left only {LOG}, which says why")
     if not found:
         names = ", ".join(map(str, without))
         why = next(iter(reasons.values()), "a run's folder holds journal.jsonl")
@@ -161,7 +163,7 @@ def find_runs(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None
 
 
 def _runs_at(path: Path) -> tuple[list[Path], list[Path]]:
-    """Run folders at a path, and folders whose run a fresh start is about to replace."""
+    """Run folders at a path, and folders of runs that are set aside or left only their log."""
     put_back(path)
     if is_run_folder(path) or (path / EARLIER).is_dir():
         looked = [path]
@@ -171,7 +173,8 @@ def _runs_at(path: Path) -> tuple[list[Path], list[Path]]:
         for folder in looked:
             put_back(folder)
     runs = [folder for folder in looked if is_run_folder(folder)]
-    return runs, [p for p in looked if p not in runs and (p / EARLIER).is_dir()]
+    others = [folder for folder in looked if folder not in runs]
+    return runs, [p for p in others if (p / EARLIER).is_dir() or (p / LOG).is_file()]
 
 
 def reported_beside(

@@ -70,6 +70,19 @@ def test_what_holds_no_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
         find_runs([folder, tmp_path / "typo"], said.append)
 
 
+def test_a_run_that_left_only_its_log_is_told_of(tmp_path: Path) -> None:
+    study, said = tmp_path / "study", list[str]()
+    shutil.copytree(finished()[1], study / "rl-s0")
+    (study / "rl-s1").mkdir()
+    (study / "rl-s1" / "log.txt").write_text("error: it could not begin\n")
+    assert find_runs([study], said.append) == [study / "rl-s0"]
+    assert said == [
+        f"warning: {study / 'rl-s1'} is left out: its run left only log.txt, which says why"
+    ]
+    with pytest.raises(ConfigError, match=r"rl-s1: no run here \(its run left only log\.txt"):
+        find_runs([study / "rl-s1"])
+
+
 def test_a_report_of_everything_in_a_folder_is_made(tmp_path: Path) -> None:
     study = finished()[1].parent
     (study / "prefect").mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fst_core.checkpoint import is_full
+from fst_core.checkpoint import is_full, link_or_copy
 from fst_core.copies import (
     CHECKPOINTS,
     HEADS,
@@ -221,7 +221,7 @@ def _download(store: Store, there: Copy, folder: Path, on_bytes: OnBytes) -> Mov
             gathered[sha256] = target
             fetched.append(size)
         else:
-            os.link(gathered[sha256], target)
+            link_or_copy(gathered[sha256], target)
     return Moved(len(fetched), sum(fetched))
 
 

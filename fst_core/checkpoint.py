@@ -38,6 +38,8 @@ SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_stat
 """What a gradient learner cannot go on without."""
 ADAPTERS, ADAPTERS_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """Instead of model.safetensors where adapters alone are trained (`policy.lora`)."""
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+"""Why a file system gives no hard link to a file."""
 NEARLY_FULL_BYTES = 1 << 20
 """Free space under which a failed write is put down to a full disk."""
 
@@ -91,11 +93,12 @@ def write_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
+        sums: dict[str, str] = {}
         if save_slow is not None and state.step > 0:
-            _write_slow(temporary / "slow", previous, state.step, save_slow)
+            sums = _write_slow(temporary / "slow", previous, state.step, save_slow)
         data = {"format": FORMAT, **to_json(state)}
         (temporary / STATE).write_text(json.dumps(data, indent=1, ensure_ascii=False))
-        _write_sums(temporary, previous)
+        _write_sums(temporary, sums)
         _sync_folder(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
@@ -123,33 +126,43 @@ def is_full(folder: Path, error: Exception) -> bool:
 
 def _write_slow(
     folder: Path, previous: Path | None, step: int, save_slow: Callable[[Path], None]
-) -> None:
+) -> dict[str, str]:
+    """Write the slow part's files, or take those of the same step; returns the sums of these."""
     if previous is not None and read_state(previous).step == step and (previous / "slow").is_dir():
-        shutil.copytree(previous / "slow", folder, copy_function=os.link)
-    else:
-        folder.mkdir()
-        save_slow(folder)
+        shutil.copytree(previous / "slow", folder, copy_function=link_or_copy)
+        sums = _sums_of(previous) or {}
+        return {name: digest for name, digest in sums.items() if name.startswith("slow/")}
+    folder.mkdir()
+    save_slow(folder)
+    return {}
 
 
-def _write_sums(folder: Path, previous: Path | None) -> None:
-    """Write down what every file holds; of files shared with the checkpoint before, as it says."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [str(path.relative_to(folder)) for path in files]
-    known = _sums_of(previous) if previous is not None else {}
-    shared = {
-        name
-        for name, path in zip(names, files, strict=True)
-        if name in known and previous is not None and path.samefile(previous / name)
-    }
-    sums = known | _hashed(folder, [name for name in names if name not in shared])
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A hard link to a file; a copy on a file system without them, or where it has too many."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copy2(source, target)
+
+
+def _write_sums(folder: Path, known: Mapping[str, str]) -> None:
+    """Write down what every file holds; of files taken from another checkpoint, as that one says.
+
+    So what a disk has made of them since they were written is not taken for whole.
+    """
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(str(path.relative_to(folder)) for path in files)
+    sums = {**known, **_hashed(folder, [name for name in names if name not in known])}
     (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in names))
 
 
-def _sums_of(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 by name of a checkpoint's files; empty of one written before there were sums."""
+def _sums_of(checkpoint: Path) -> dict[str, str] | None:
+    """SHA-256 by name of a checkpoint's files; None of one written before there were sums."""
     path = checkpoint / SUMS
     if not path.is_file():
-        return {}
+        return None
     try:
         lines = [line.split("  ", 1) for line in path.read_text().splitlines()]
         return {name: digest for digest, name in lines}
@@ -166,13 +179,21 @@ def _hashed(folder: Path, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(names, pool.map(digest, names), strict=True))
 
 
-def _refuse_changed(checkpoint: Path, inside: str) -> None:
-    """Raise if a file at or below a name does not hold what was written, or is gone.
+def _refuse_changed(checkpoint: Path, inside: str, needed: Sequence[str]) -> None:
+    """Raise if a file at or below a name is not what was written, or is gone, as its sums say.
+
+    Args:
+        needed: files that the sums must name.
 
     Raises:
         CheckpointError: naming the first of them.
     """
     sums = _sums_of(checkpoint)
+    if sums is None:
+        return
+    unnamed = [name for name in needed if name not in sums]
+    if unnamed:
+        raise damaged(checkpoint, f"{SUMS} does not name {unnamed[0]}")
     names = [name for name in sums if name == inside or name.startswith(f"{inside}/")]
     try:
         found = _hashed(checkpoint, names)
@@ -188,7 +209,8 @@ def _refuse_changed(checkpoint: Path, inside: str) -> None:
 def list_checkpoints(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first; a folder of any other name is none."""
     named = (path for path in root.glob("[0-9]*") if path.name.isdecimal())
-    return sorted(path for path in named if (path / STATE).is_file())
+    complete = (path for path in named if (path / STATE).is_file())
+    return sorted(complete, key=lambda path: int(path.name))
 
 
 def read_state(folder: Path) -> State:
@@ -197,7 +219,7 @@ def read_state(folder: Path) -> State:
     Raises:
         CheckpointError: if it is damaged, or was written by another version of the format.
     """
-    _refuse_changed(folder, STATE)
+    _refuse_changed(folder, STATE, [STATE])
     try:
         data: dict[str, Any] = json.loads((folder / STATE).read_text())
         if data.pop("format", None) != FORMAT:
@@ -236,4 +258,4 @@ def check_slow(folder: Path) -> None:
     missing = [name for name in names if not (folder / "slow" / name).is_file()]
     if missing:
         raise damaged(folder, f"no slow/{missing[0]}")
-    _refuse_changed(folder, "slow")
+    _refuse_changed(folder, "slow", [f"slow/{name}" for name in names])

@@ -112,9 +112,16 @@ def run_phase(runner: Runner, phase: Phase) -> None:
 def checkpoint_due(runner: Runner, phase: Phase) -> bool:
     """After every fast phase (if set), in every n-th cycle, and at the end of the run."""
     settings = runner.config.checkpoint
-    last = runner.next_phase == len(plan(runner.config))
     in_cycle = phase.cycle % settings.every_cycles == 0
-    return last or in_cycle or (settings.after_fast and isinstance(phase, FastPhase))
+    after_fast = settings.after_fast and isinstance(phase, FastPhase)
+    return is_last(runner.config, phase) or in_cycle or after_fast
+
+
+def is_last(config: RunConfig, phase: Phase) -> bool:
+    """Whether a phase ends its plan: every plan ends with the evaluation after all steps."""
+    if isinstance(config.fast, NoFast) and isinstance(config.slow, NoSlow):
+        return True
+    return isinstance(phase, EvaluatePhase) and phase.start == config.loop.steps
 
 
 def remaining(runner: Runner) -> Iterator[Phase]:

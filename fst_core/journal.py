@@ -87,6 +87,17 @@ def read_events(path: Path) -> list[Event]:
     return events
 
 
+def _unpack(path: Path) -> None:
+    """Make an archived journal one that can be appended to."""
+    packed = path.with_name(path.name + ".gz")
+    if path.exists() or not packed.exists():
+        return
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_bytes(_unpacked(packed))
+    temporary.rename(path)
+    packed.unlink()
+
+
 def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
@@ -124,6 +135,7 @@ class Journal:
 
     def __init__(self, path: Path):
         events = read_events(path)
+        _unpack(path)
         self.path = path
         self.next_seq = len(events)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,6 +203,11 @@ class Journal:
     def _line(self, event: Event) -> bytes:
         try:
             return json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        except UnicodeEncodeError as error:
+            raise JournalError(
+                f"{self.path}: event {event['kind']!r} is not to be written ({error}); one of its "
+                "texts holds half of a character"
+            ) from error
         except ValueError as error:
             raise JournalError(
                 f"{self.path}: event {event['kind']!r} is not to be written ({error}); "

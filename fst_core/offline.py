@@ -37,7 +37,16 @@ Say = Callable[[str], None]
 TRACKING_SHARE = 0.05
 """Most of a run's time that tracking may take between checkpoints."""
 RUN_FILES = frozenset(
-    {LOG, LOCK, JOURNAL, "config.json", ".config.json", "checkpoints", ".mlflow.lock"}
+    {
+        LOG,
+        LOCK,
+        JOURNAL,
+        f".{JOURNAL}",
+        "config.json",
+        ".config.json",
+        "checkpoints",
+        ".mlflow.lock",
+    }
     | {EARLIER, REMOVED}
 )
 """Everything a run writes into its folder; --fresh touches no folder that holds anything else."""

@@ -57,6 +57,11 @@ class Problem:
         return self.messages[-1]["content"]
 
 
+def well_formed(text: str) -> str:
+    """A text with U+FFFD for halves of characters, which JSON can write and nothing can encode."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a judge says of one completion: reward in [0, 1] and sentences saying what was wrong.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fst_core.environments.base import Judge
 from fst_core.policy.base import Sampler
-from fst_core.records import Completion, Context, Message, Problem, Rollout, Verdict
+from fst_core.records import Completion, Context, Message, Problem, Rollout, Verdict, well_formed
 
 Pair = tuple[Context, Problem]
 RollOut = Callable[[Sequence[Pair], Sequence[int]], list[Rollout]]
@@ -18,7 +18,7 @@ class JudgeError(RuntimeError):
 
 
 def judge(environment: Judge, problem: Problem, text: str) -> Verdict:
-    """The verdict on one completion, checked.
+    """The verdict on one completion, checked; its feedback is text that can be written.
 
     Raises:
         JudgeError: if the judge raises anything or its reward is not finite in [0, 1].
@@ -31,7 +31,7 @@ def judge(environment: Judge, problem: Problem, text: str) -> Verdict:
             f"the judge of environment {environment.name!r} failed on problem {problem.id}: "
             f"{error!r}"
         ) from error
-    return verdict
+    return replace(verdict, feedback=tuple(map(well_formed, verdict.feedback)))
 
 
 def _check_verdict(verdict: Verdict) -> None:
@@ -99,7 +99,12 @@ def judged(
 def readable(rollouts: Iterable[Rollout], version: int, most: int | None) -> tuple[Rollout, ...]:
     """Rollouts at most `most` versions of the weights old, without tokens: for reading alone."""
     return tuple(
-        replace(r, completion=replace(r.completion, token_ids=(), logprobs=()))
-        for r in rollouts
-        if most is None or version - r.policy_version <= most
+        _without_tokens(r) for r in rollouts if most is None or version - r.policy_version <= most
     )
+
+
+def _without_tokens(rollout: Rollout) -> Rollout:
+    done = rollout.completion
+    if not done.token_ids and not done.logprobs:
+        return rollout  # many are asked for at every step
+    return replace(rollout, completion=replace(done, token_ids=(), logprobs=()))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from fst_core.config.fast import LitellmReflection
 from fst_core.fast.base import Messages
 from fst_core.fast.reflection import ReflectionError
+from fst_core.records import well_formed
 
 WORTH_RETRYING = (408, 409, 425, 429)
 """HTTP statuses below 500 that may pass."""
@@ -137,8 +138,9 @@ class LitellmRequest:
 def reply_of(response: Any) -> Reply:
     """A litellm response as a Reply."""
     usage = getattr(response, "usage", None)
+    text = response.choices[0].message.content if response.choices else None
     return Reply(
-        response.choices[0].message.content if response.choices else None,
+        None if text is None else well_formed(text),
         getattr(usage, "prompt_tokens", 0) or 0,
         getattr(usage, "completion_tokens", 0) or 0,
         response._hidden_params.get("response_cost") or 0.0,

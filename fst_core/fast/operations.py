@@ -15,6 +15,7 @@ from fst_core.fast.lessons import Op
 from fst_core.fast.reflection import beyond_window
 from fst_core.fast.rules import one_line
 from fst_core.policy.base import ContextTooLong
+from fst_core.records import well_formed
 
 Item = TypeVar("Item")
 LEAST_CHARACTERS = 100
@@ -57,7 +58,7 @@ def _op(item: Any, kinds: Sequence[str]) -> Op | None:
         return None
     if not all(isinstance(i, str) for i in ids) or (kind == "merge" and len(ids) < 2):
         return None
-    text = one_line(text)
+    text = one_line(well_formed(text))
     return Op(kind, tuple(dict.fromkeys(ids)), text) if text or kind == "remove" else None
 
 

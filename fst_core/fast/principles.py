@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from fst_core.config.fast import RulesReflection
 from fst_core.fast.base import Chat, Messages
 from fst_core.fast.language_model import FIELD_CHARACTERS, shorten
-from fst_core.fast.lessons import Op
 from fst_core.fast.operations import (
     apply,
     as_chat,
@@ -206,11 +205,12 @@ class ModelWriter:
         ops = [op for found, _ in read for op in found]
         malformed = sum(broken for _, broken in read)
         calls, texts = 2 * bool(mixed), sum(1 + len(t.examples) for t in mixed)
-        lines = {**own, **numbered([op.text for op in ops if op.kind == "add"], "C")}
-        if not lines:
+        added = numbered([op.text for op in ops if op.kind == "add"], "C")
+        if not own and not added:
             return Written(None, (), calls, texts, malformed)
         suggestions = [f"[{op.ids[0]}] {op.text}" for op in ops if op.kind == "modify"]
-        last, broken = self._consolidation(lines, suggestions, seed)
+        lines, reply = self._consolidation(own, added, suggestions, seed)
+        last, broken = read_ops(reply, TIDIES)
         kept, missing = apply(last, lines)
         return Written("\n".join(kept), (), calls + 1, texts + 1, malformed + broken + missing)
 
@@ -237,11 +237,22 @@ class ModelWriter:
         return ask(self._chat, prompts, seeds)
 
     def _consolidation(
-        self, lines: Mapping[str, str], suggestions: Sequence[str], seed: int
-    ) -> tuple[list[Op], int]:
-        content = consolidation_prompt(lines, suggestions)
-        (reply,) = ask(self._chat, [lambda _: content], [seed_of(seed, "consolidation")])
-        return read_ops(reply, TIDIES)
+        self,
+        own: Mapping[str, str],
+        added: Mapping[str, str],
+        suggestions: Sequence[str],
+        seed: int,
+    ) -> tuple[Mapping[str, str], str | None]:
+        """The lines that were shown, of the added ones as many as fit, and the reply."""
+        lines = dict(own)
+
+        def prompt(limit: int) -> str:
+            nonlocal lines
+            lines = {**own, **dict(fewer(list(added.items()), limit))}
+            return consolidation_prompt(lines, fewer(suggestions, limit))
+
+        (reply,) = ask(self._chat, [prompt], [seed_of(seed, "consolidation")])
+        return lines, reply
 
     def cross(self, won: Won, pool: Sequence[str], seed: int) -> Written:
         """One reflection sees every parent's principles and the questions it won."""

@@ -15,6 +15,8 @@ from fst_core.policy.base import ContextTooLong
 from fst_core.records import Context, Problem
 from fst_core.rollouts import messages_for
 
+PROBE = "Answer."
+"""A context that shows what one costs beside its own tokens."""
 PROBLEMS_MEASURED = 256
 """Train problems whose length decides how long a context may grow."""
 
@@ -54,7 +56,7 @@ def room_for_context(
     """
     seen = min(PROBLEMS_MEASURED, config.loop.steps * config.loop.problems_per_step)
     problems = chain(held, map(tasks.train, range(seen)))
-    longest = max(len(policy.prompt_ids(messages_for(Context(""), p))) for p in problems)
+    longest = max(_tokens_beside(policy, problem) for problem in problems)
     completion = config.policy.max_new_tokens
     room = window - completion - longest
     seed = policy.count_tokens(config.contexts.seed)
@@ -66,6 +68,12 @@ def room_for_context(
             f"policy.max_new_tokens, or shorten {part} or the problems"
         )
     return room
+
+
+def _tokens_beside(policy: Counts, problem: Problem) -> int:
+    """Tokens of a problem's prompt beside those of a context, whose system role may cost some."""
+    bare, held = (len(policy.prompt_ids(messages_for(Context(t), problem))) for t in ("", PROBE))
+    return max(bare, held - policy.count_tokens(PROBE))
 
 
 def _seed_names(config: RunConfig, policy: Counts) -> tuple[str, str]:

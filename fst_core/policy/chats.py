@@ -12,6 +12,9 @@ from fst_core.config.model import ConfigError, NotHere
 from fst_core.policy.locate import cached_config, locate, smollm2_is_converted
 from fst_core.quiet import quiet_libraries
 
+PROMPTS_KEPT = 4096
+"""Chats whose token ids are remembered: some steps' worth, tens of megabytes."""
+
 
 class Chats:
     """A tokenizer and its chat template."""
@@ -36,7 +39,10 @@ class Chats:
                 return_dict=False,
             )
             self._prompts.update(zip(fresh, cast(list[list[int]], read), strict=True))
-        return [self._prompts[key] for key in keys]
+        found = [self._prompts[key] for key in keys]
+        for key in list(self._prompts)[: max(0, len(self._prompts) - PROMPTS_KEPT)]:
+            del self._prompts[key]  # the earliest
+        return found
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text."""

@@ -81,7 +81,7 @@ class Rows:
     temperature: torch.Tensor
     """0-dimensional float32."""
     tokens: torch.Tensor
-    """Every token drawn, (R + 1, T)."""
+    """Every token drawn, (R + 1, T); T has one to spare, for what trying out a step draws."""
     logps: torch.Tensor
     """Their log-probabilities, (R + 1, T)."""
 
@@ -184,8 +184,8 @@ class GraphEngine(BatchedEngine):
         """Memory for a batch; graphs that are bound to memory given up go."""
         had, room = self.rows.tokens.shape
         moved = self.cells.reserve(rows, width)
-        if rows >= had or tokens > room:
-            self.rows = Rows.empty(max(rows, had - 1), max(tokens, room), self.device)
+        if rows >= had or tokens >= room:
+            self.rows = Rows.empty(max(rows, had - 1), max(tokens + 1, room), self.device)
             moved = True
         if moved:
             self._graphs.clear()

@@ -103,6 +103,8 @@ class LanguageModelPolicy(Chats):
             refuse_missing_peft(config)
             _refuse_beside_adapters(weights)
         self.model = self.trained = self._load(weights, config)
+        self.path, self.revision = locate(config)  # in the cache by now, if the hub was asked
+        self.model.config._name_or_path = str(self.path)  # where TRL loads its reference from
         if config.lora:
             self.trained = add_adapters(self.model, config, weights)
             self.base = plain(self.model)  # now: the slow part patches the model's forward pass
@@ -122,9 +124,7 @@ class LanguageModelPolicy(Chats):
         if hold_adapters(weights):
             return with_merged(load_model(self.path, config, self.revision), config, weights)
         _refuse_other_architecture(self.path, self.revision, weights)
-        model = load_model(weights, config, None)
-        model.config._name_or_path = str(self.path)  # where TRL loads its reference from
-        return model
+        return load_model(weights, config, None)
 
     def _whole_copy(self, weights: Path | None) -> PreTrainedModel:
         """What engine and scoring read where FSDP keeps only a shard of the trained weights."""

@@ -32,7 +32,7 @@ from fst_core.slow.base import SlowTools, StepReport, TrainingDiverged
 from fst_core.slow.callbacks import Handover, RewardByJudge
 from fst_core.slow.grpo import ContextGRPOTrainer
 from fst_core.slow.retention_loss import Retention
-from fst_core.slow.sharded import save_sharded
+from fst_core.slow.sharded import ONE_FILE, save_sharded
 from fst_core.slow.stepped import Stepped
 
 METRICS = {
@@ -94,6 +94,8 @@ def grpo_config(
         logging_nan_inf_filter=False,
         save_strategy="no",
         report_to="none",
+        # The weights that TRL reads for its reference are those the policy was read from.
+        model_init_kwargs={"revision": policy.revision} if policy.revision else None,
         log_level_replica="passive",  # as the environment says, on every rank
         disable_tqdm=True,
     )
@@ -182,7 +184,7 @@ class GroupSlow:
             if self.policy.config.lora:
                 save_adapters(self.policy.trained, folder)
             else:
-                self.policy.model.save_pretrained(folder)
+                self.policy.model.save_pretrained(folder, max_shard_size=ONE_FILE)
             self.trainer._save_optimizer_and_scheduler(str(folder))
         self.policy.tokenizer.save_pretrained(folder)
         self.retention.save(folder)

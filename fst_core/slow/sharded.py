@@ -19,6 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+ONE_FILE = "1000000GB"
+"""Weights are written into one file, whatever their size: checkpoints name it."""
 GATHERED = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -38,7 +40,7 @@ def save_sharded(trainer: Any, whole: PreTrainedModel, folder: Path) -> None:
     weights = get_model_state_dict(model, options=GATHERED)
     state = get_optimizer_state_dict(model, optimizer, options=GATHERED)
     if trainer.args.should_save:
-        whole.save_pretrained(folder, state_dict=weights)
+        whole.save_pretrained(folder, state_dict=weights, max_shard_size=ONE_FILE)
         torch.save(state, folder / "optimizer.pt")
         torch.save(trainer.lr_scheduler.state_dict(), folder / "scheduler.pt")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from fst_core.checkpoint import CheckpointError, list_checkpoints, read_state
+from fst_core.checkpoint import CheckpointError, check_slow, list_checkpoints, read_state
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
 from fst_core.environments.directives import DirectivesEnvironment
@@ -373,3 +374,17 @@ def test_a_reflection_server_that_refuses_stops_the_run_resumably(tmp_path: Path
         run(config, tmp_path)
     assert "\n" not in str(error.value)
     assert effective(read_events(tmp_path / "journal.jsonl"))[-1]["kind"] == "checkpoint"
+
+
+def test_weights_are_one_file_however_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above 50 GB, where transformers would write several, which no resume here looks for."""
+    save = PreTrainedModel.save_pretrained
+
+    def in_pieces(self: Any, folder: Path, **given: Any) -> None:
+        save(self, folder, **{"max_shard_size": "10KB", **given})
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", in_pieces)
+    run(tiny_config(), tmp_path / "run")
+    check_slow(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])

@@ -7,7 +7,7 @@ import pytest
 from fst_core.config import TinyPolicy
 from fst_core.config.model import ConfigError
 from fst_core.policy.chats import Chats, load_tokenizer
-from fst_core.policy.locate import locate
+from fst_core.policy.locate import TINY, locate
 
 CHATS = [
     [{"role": "user", "content": "Say b."}],
@@ -50,3 +50,13 @@ def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no tokenizer can be read there; name a model") as error:
         load_tokenizer(tmp_path, None)
     assert "\n" not in str(error.value)
+
+
+def test_only_the_latest_chats_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fst_core.policy.chats.PROMPTS_KEPT", 2)
+    chats = Chats(load_tokenizer(str(TINY), None))
+    asked = [[{"role": "user", "content": "ab" * n}] for n in range(5)]
+    plain = [Chats(chats.tokenizer).prompt_ids(chat) for chat in asked]
+    assert chats.prompts_of([*asked, *asked]) == plain + plain
+    assert chats.prompts_of(asked[1:4]) == plain[1:4]
+    assert len(chats._prompts) == 2

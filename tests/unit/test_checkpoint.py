@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fst_core.checkpoint import (
+    NO_LINKS,
     SLOW_FILES,
     SUMS,
     CheckpointError,
@@ -221,3 +222,45 @@ def test_damaged_sums_and_lost_files_are_told(
     with pytest.raises(CheckpointError, match=told):
         read_state(path)
         check_slow(path)
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_sums_that_lost_lines_are_damaged(tmp_path: Path, lines: int) -> None:
+    path = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=1)
+    kept = (path / SUMS).read_text().splitlines(keepends=True)[:lines]
+    (path / SUMS).write_text("".join(kept))
+    with pytest.raises(CheckpointError, match=f"{SUMS} does not name"):
+        read_state(path)
+    with pytest.raises(CheckpointError, match=rf"{SUMS} does not name slow/\w+"):
+        check_slow(path)
+
+
+def test_a_file_that_somebody_put_beside_the_weights_does_no_harm(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=1)
+    (path / "slow" / ".DS_Store").touch()
+    check_slow(path)
+
+
+def test_checkpoints_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for phase in (9998, 9999, 10000, 10001, 100000):
+        path = write_checkpoint(tmp_path, state(phase, phase), save, keep=2)
+        assert list_checkpoints(tmp_path)[-1] == path
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["10001", "100000"]
+
+
+@pytest.mark.parametrize("number", sorted(NO_LINKS))
+def test_without_hard_links_files_are_copied_and_their_sums_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    first = write_checkpoint(tmp_path, state(1, 1), save_slow_files, keep=3)
+    second = write_checkpoint(tmp_path, state(1, 2), save_slow_files, keep=3)
+    check_slow(second)
+    flip(second / "slow" / "optimizer.pt")
+    third = write_checkpoint(tmp_path, state(1, 3), save_slow_files, keep=3)
+    check_slow(first)
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt does not hold"):
+        check_slow(third)

@@ -458,3 +458,28 @@ def test_a_resumed_run_ends_as_if_undisturbed(tmp_path: Path, fast: dict[str, An
     assert all(len(event["evolution"]["population"]["contexts"]) == 2 for event in phases)
     bounds = config.fast.bounds(4, config)
     assert all(event["evolution"]["metric_calls"] <= bounds.rollouts for event in phases)
+
+
+def test_of_many_proposed_lines_as_many_are_consolidated_as_fit() -> None:
+    """And no line stays that the consolidation never saw."""
+    asked: list[int] = []
+
+    def chat(chats: Sequence[Any], seeds: Sequence[int]) -> list[str]:
+        contents = [c[-1]["content"] for c in chats]
+        if "Tidy" in contents[0]:
+            asked.append(contents[0].count("Lesson"))
+            if asked[-1] > 20:
+                raise ContextTooLong("a prompt of many tokens passes the window; x")
+            return ["[]"]
+        return [json.dumps([{"op": "add", "text": f"Lesson {seed}."}]) for seed in seeds]
+
+    batch = [tried(f"Question {n}?", 1, 0) for n in range(64)]
+    written = ModelWriter(chat, dict, 2).mutate("Be kind.", batch, [], 5)
+    assert asked == [64, 32, 16]
+    assert written.text is not None and written.text.count("Lesson") == 16
+    assert written.text.startswith("Be kind.") and written.malformed == 0
+
+
+def test_half_a_character_in_an_operation_becomes_one_that_can_be_encoded() -> None:
+    ops, malformed = read_ops(r'[{"op": "add", "text": "Be \ud83d brief \ud83d\ude00"}]', ["add"])
+    assert ([op.text for op in ops], malformed) == (["Be \ufffd brief \U0001f600"], 0)

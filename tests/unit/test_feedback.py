@@ -7,8 +7,9 @@ import pytest
 from fst_core.config import ReasoningGymConfig
 from fst_core.environments.feedback import Case, explain, requirement
 from fst_core.environments.feedback.guard import holds, without_reference
-from fst_core.environments.feedback.kinds import kind_of
+from fst_core.environments.feedback.kinds import kind_of, parsed
 from fst_core.environments.reasoning_gym import ReasoningGymEnvironment
+from fst_core.rollouts import judge
 
 GENERATORS = (
     "acre base_conversion basic_arithmetic binary_matrix caesar_cipher calendar_arithmetic "
@@ -191,3 +192,19 @@ def test_even_the_requirement_gives_way_to_the_guard() -> None:
 )  # fmt: skip
 def test_kinds(reference: str, kind: str) -> None:
     assert kind_of(reference) == kind
+
+
+ODD = ["{{}}", '{{"a": 1}}', "{[1]: 2}", "[{[]}]", "{{1}: 2}", "[" * 5000, "9" * 5000, "-", "\\x"]
+
+
+@pytest.mark.parametrize("answer", ODD, ids=range(len(ODD)))
+def test_what_no_parser_takes_is_no_literal(answer: str) -> None:
+    assert parsed(answer) is None or answer.isdigit()
+
+
+@pytest.mark.parametrize("dataset", GENERATORS.split())
+def test_no_answer_breaks_a_judge(dataset: str) -> None:
+    environment = environment_of(dataset)
+    problem = environment.problem("train", 0)
+    for answer in ODD:
+        assert 0 <= judge(environment, problem, f"<answer>{answer}</answer>").reward <= 1

@@ -209,3 +209,27 @@ def test_prompts_are_read_in_passes_of_bounded_size(
     monkeypatch.setattr(graph_engine, "PREFILL_TOKENS", 100)
     parts = engine.generate(rows, range(20), Sampling(1.0, 6))
     assert [c.token_ids for c in parts] == [c.token_ids for c in whole]
+
+
+class TriesOut(GraphEngine):
+    """The engine with a capture's trial steps, which only a GPU takes otherwise."""
+
+    def _step(self, size: int) -> None:
+        before = [tensor.clone() for tensor in self.rows.changing()]
+        for _ in range(2):
+            self._decode(size)
+        for tensor, old in zip(self.rows.changing(), before, strict=True):
+            tensor.copy_(old)
+        self._decode(size)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
+def test_a_step_can_be_tried_out_wherever_it_is_first_taken(
+    policy: LanguageModelPolicy, limit: int
+) -> None:
+    engine = TriesOut(policy.model, policy.tokenizer, policy.stop_ids, 256, torch.float32)
+    engine.sync(0)
+    rows, sampling = prompts(policy, 1, 7, 2), Sampling(1.0, limit)
+    plain = policy.engine.generate(rows, range(3), sampling)
+    tried = engine.generate(rows, range(3), sampling)
+    assert [done.token_ids for done in tried] == [done.token_ids for done in plain]

@@ -5,16 +5,21 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 
 from fst_core.config import HubPolicy, HuggingFaceReflection
 from fst_core.config.model import ConfigError, NotHere
+from fst_core.environments.tasks import Tasks
 from fst_core.fast.local_chat import LocalChat
 from fst_core.fast.reflection import ReflectionError
 from fst_core.hub import reach
 from fst_core.policy.language_model import LanguageModelPolicy
 from fst_core.policy.locate import TINY, locate, refuse_unreachable, whole_in_cache
 from fst_core.preflight import preflight
+from fst_core.slow.base import SlowTools
+from fst_core.slow.registry import make_slow
 from tests.runs import tiny_config
 
 MODEL, COMMIT = "some/model", "0" * 40
@@ -119,3 +124,24 @@ def test_of_weights_in_pieces_every_piece_counts(tmp_path: Path) -> None:
     assert whole_in_cache(MODEL, None) is None
     (snapshot / "two.safetensors").touch()
     assert whole_in_cache(MODEL, None) == snapshot
+
+
+def test_a_reference_is_read_from_the_pinned_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even of a model that the run itself fetches, which is not in the cache as it begins."""
+    snapshot, pinned = fetched(tmp_path / "hub"), "1" * 40
+    other = shutil.copytree(snapshot, snapshot.with_name(pinned))
+    weights = load_file(snapshot / "model.safetensors")
+    halved = {name: value / 2 for name, value in weights.items()}
+    (snapshot / "model.safetensors").unlink()
+    save_file(halved, snapshot / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr("fst_core.policy.locate.whole_in_cache", lambda *_: None)
+    monkeypatch.setattr("fst_core.policy.language_model.refuse_unreachable", lambda *_: None)
+    config = tiny_config(policy={**HUB, "revision": pinned}, slow={"beta": 0.01})
+    policy = LanguageModelPolicy(config.policy)
+    slow = make_slow(config.slow, SlowTools(config, policy, Tasks(config)))
+    reference = dict(slow.trainer.ref_model.named_parameters())  # type: ignore[attr-defined]
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(reference[name], load_file(other / "model.safetensors")[name])
+    slow.close()

@@ -27,6 +27,7 @@ from fst_core.hub import reach
 from fst_core.preflight import preflight
 from fst_core.quiet import needs_hub
 from fst_core.records import SPLITS, Problem, to_json
+from fst_core.rollouts import judge
 from tests.unit.commands import unreadable
 
 Row = dict[str, Any]
@@ -565,3 +566,9 @@ def test_pools_of_an_import_need_no_published_file(written: Written, tmp_path: P
     assert isinstance(pooled, PooledEnvironment)
     problem = pooled.problem("train", 3)
     assert pooled.judge(problem, pooled.solution(problem) or "").reward == 1
+
+
+def test_feedback_on_half_a_character_can_be_written(written: Written) -> None:
+    environment = HoverEnvironment(HoverConfig(path=written("hover.json", claims())))
+    found = judge(environment, environment.problem("train", 0), r'<answer>["\ud83d Foo"]</answer>')
+    assert "\ufffd Foo" in " ".join(found.feedback) and " ".join(found.feedback).encode()

@@ -199,3 +199,21 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path: Path) ->
     assert [e["kind"] for e in read_events(journal.path)] == ["a"]
     written(journal.path, "c").close()
     assert [e["kind"] for e in read_events(journal.path)] == ["a", "c"]
+
+
+def test_an_archived_journal_can_be_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, "a", "b").close()
+    events = read_events(path)
+    (tmp_path / "journal.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    written(path, "c").close()
+    assert [event["seq"] for event in read_events(path)] == [0, 1, 2]
+    assert read_events(path)[:2] == events
+    assert [file.name for file in tmp_path.iterdir()] == ["journal.jsonl"]
+
+
+def test_half_a_character_is_told_as_what_it_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with pytest.raises(JournalError, match=r"surrogates not allowed\); one of its texts"):
+        journal.append("rollouts", {"sample": [{"feedback": ["\ud83d"]}]})

@@ -1,13 +1,20 @@
 """What a run begins with must fit its model's window; the run and its plan say the same of it."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fst_core.config import RunConfig
 from fst_core.config.model import ConfigError
+from fst_core.fast.window import room_for_context
 from fst_core.policy.base import ContextTooLong
+from fst_core.policy.chats import Chats, load_tokenizer
+from fst_core.policy.locate import TINY
+from fst_core.records import Context, Problem
+from fst_core.rollouts import messages_for
 from fst_core.session import Session
 from fst_core.starts import refuse_bad_start
 from tests.runs import tiny_config
@@ -107,3 +114,20 @@ def test_a_plan_without_the_model_here_is_still_a_plan(tmp_path: Path) -> None:
     answer = call("run", write_config(tmp_path), "--dry-run", "--set", f"policy={hub}")
     assert answer.code == 0
     assert "not here yet: policy.model = 'nobody/has-this'" in answer.err
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_room_for_a_context_counts_what_its_role_costs(own: bool) -> None:
+    """A context as long as the room fits, whether a problem has a system message of its own."""
+    chats = Chats(load_tokenizer(str(TINY), None))
+    config = tiny_config()
+    problem = Problem("0", "x", ({"role": "user", "content": "Say b."},), "b")
+    if own:
+        system = {"role": "system", "content": "Be kind."}
+        problem = replace(problem, messages=(system, *problem.messages))
+    tasks = SimpleNamespace(train=lambda _: problem)
+    room = room_for_context(config, tasks, [problem], chats, 512)  # type: ignore[arg-type]
+    text = "a" * room
+    assert chats.count_tokens(text) == room
+    prompt = chats.prompt_ids(messages_for(Context(text), problem))
+    assert len(prompt) + config.policy.max_new_tokens == 512

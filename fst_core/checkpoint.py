@@ -98,7 +98,10 @@ def write_checkpoint(
             sums = _write_slow(temporary / "slow", previous, state.step, save_slow)
         data = {"format": FORMAT, **to_json(state)}
         (temporary / STATE).write_text(json.dumps(data, indent=1, ensure_ascii=False))
-        _write_sums(temporary, sums)
+        with ThreadPoolExecutor(1) as aside:  # the disk takes what is hashed meanwhile
+            syncing = aside.submit(_sync_folder, temporary)
+            _write_sums(temporary, sums)
+            syncing.result()
         _sync_folder(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)

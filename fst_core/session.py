@@ -205,15 +205,15 @@ class Session:
                     f"{self.journal.path} ends before checkpoint {checkpoints[-1]}: parts of the "
                     "journal are gone; restore it, or start afresh with --fresh"
                 )
+            if state.step and self.slow:
+                check_slow(checkpoints[-1])
+                weights = checkpoints[-1] / "slow"
             self.journal.rewind(state.journal_seq)
             self.population, self.next_phase = state.population, state.next_phase
             self.step_done, self.recent = state.step, state.recent
             self.ledger = Ledger(**state.ledger)
             if state.problems is not None:
                 self.problems.restore(state.problems)
-            if state.step and self.slow:
-                check_slow(checkpoints[-1])
-                weights = checkpoints[-1] / "slow"
             self._record_checkpoint(checkpoints[-1].name)
         else:
             self.journal.rewind(-1)

@@ -38,7 +38,8 @@ class CheckpointConfig(ConfigModel):
     """What survives a dead machine."""
 
     every_cycles: int = Field(default=1, ge=1)
-    """Cycles between checkpoints; the end of the run always has one."""
+    """A checkpoint is written after each phase of every n-th cycle, and at the end of the run; a
+    resume repeats what came after the last one."""
     after_fast: bool = True
     """Also after every fast phase, so that no reflection is paid twice; false writes fewer."""
     keep: int = Field(default=2, ge=1)

@@ -25,7 +25,7 @@ from prefect.states import Completed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
-from flows.options import add_shared_options, at_least, told_as_a_sentence
+from flows.options import Listed, add_shared_options, at_least, told_as_a_sentence
 from flows.parameters import (
     Arms,
     ConfigPath,
@@ -257,8 +257,9 @@ def study_parser(name: str, description: str) -> argparse.ArgumentParser:
     """The options that every flow over a study has."""
     parser = argparse.ArgumentParser(prog=f"python -m flows.{name}", description=description)
     parser.add_argument("config", help="TOML file")
-    parser.add_argument("--arms", nargs="+", default=[], help="else the config's own")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="else the config's own")
+    help_text = "else the config's own; separated by spaces or commas"
+    parser.add_argument("--arms", nargs="+", action=Listed, default=[], help=help_text)
+    parser.add_argument("--seeds", nargs="+", action=Listed, kind=int, default=[], help=help_text)
     parser.add_argument("--jobs", type=at_least(1), help="runs at once; else the config's own")
     help_text = "processes of this machine, or flow runs of --deployment for any worker of its pool"
     parser.add_argument("--on", choices=["here", "workers"], default="here", help=help_text)

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from flows.server import ServerGone
 from fst_core.cli import say
@@ -22,6 +23,31 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are written")
     parser.add_argument("--data", metavar="DIR", help="read problems from pools in DIR")
     parser.add_argument("--no-track", action="store_true", help="keep out of MLflow")
+
+
+class Listed(argparse.Action):
+    """Words apart by spaces or commas, each turned into a `kind`."""
+
+    def __init__(self, *args: Any, kind: Callable[[str], Any] = str, **more: Any):
+        super().__init__(*args, **more)
+        self.kind = kind
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        words = [word.strip() for value in values for word in value.split(",")]
+        try:
+            kept = [self.kind(word) for word in words]
+        except ValueError:
+            kept = []
+        if not kept or not all(words):
+            wanted = "whole numbers" if self.kind is int else "names"
+            parser.error(f"argument {option_string}: no list of {wanted}: {' '.join(values)!r}")
+        setattr(namespace, self.dest, kept)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -29,7 +29,7 @@ from prefect.client.schemas.filters import (
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.ablation import ablation
-from flows.compare import compare, prefect_command
+from flows.compare import compare, prefect_command, study_parser
 from flows.continual import continual
 from flows.plasticity import plasticity
 from flows.prepare import prepare
@@ -667,6 +667,11 @@ def test_a_command_that_cannot_begin_ends_in_a_sentence(tmp_path, monkeypatch, l
     [
         (["flows.compare", SMOKE, "--jobs", "0"], "argument --jobs: 0 is less than 1"),
         (["flows.continual", SMOKE, "--jobs", "two"], "invalid whole number value: 'two'"),
+        (
+            ["flows.compare", SMOKE, "--seeds", "0,two"],
+            "--seeds: no list of whole numbers: '0,two'",
+        ),
+        (["flows.compare", SMOKE, "--arms", "rl,"], "argument --arms: no list of names: 'rl,'"),
         (["flows.train", SMOKE, "--processes", "-1"], "argument --processes: -1 is less than 1"),
         (["flows.train", SMOKE, "--retries", "-1"], "argument --retries: -1 is less than 0"),
     ],
@@ -676,6 +681,14 @@ def test_a_number_that_cannot_be_is_told_before_any_server_starts(tmp_path, line
     assert done.returncode == 2
     assert sentence in done.stderr and "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["rl,fst", "0, 1"], ["rl", "fst", "0", "1"], ["rl, fst", "0,1"]])
+def test_arms_and_seeds_are_apart_by_spaces_or_commas(words):
+    half = len(words) // 2
+    line = [SMOKE, "--arms", *words[:half], "--seeds", *words[half:]]
+    args = study_parser("compare", "").parse_args(line)
+    assert (args.arms, args.seeds) == (["rl", "fst"], [0, 1])
 
 
 @pytest.mark.parametrize("pair", ["seed=3", " seed = 3", "arm=rl"])

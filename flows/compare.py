@@ -275,7 +275,8 @@ def server(folder: Path, watch: Stopwatch, console: Console) -> Iterator[None]:
     with ExitStack() as stack:
         with watch.time("Prefect server"):
             url = stack.enter_context(prefect_server(folder / "prefect"))
-        console.print(f"Prefect UI, while this runs: {url.removesuffix('/api')}", soft_wrap=True)
+        shown = without_password(url.removesuffix("/api"), "")
+        console.print(f"Prefect UI, while this runs: {shown}", soft_wrap=True)
         yield
 
 
@@ -299,15 +300,17 @@ def mlflow_command() -> str:
     if address.startswith("http"):
         return without_password(address, "")
     program = Path(sys.executable).with_name("mlflow")
-    words = [program, "ui", "--host", "127.0.0.1", "--backend-store-uri", address]
-    return shlex.join(map(str, words))
+    words = [str(program), "ui", "--host", "127.0.0.1", "--backend-store-uri"]
+    if address.startswith("sqlite:"):
+        return shlex.join([*words, address])
+    return f'{shlex.join(words)} "$MLFLOW_TRACKING_URI"'  # which may hold a password
 
 
 def prefect_command(folder: Path) -> str:
     """The command that shows the study's flow runs again, bound to the loopback interface."""
     configured = get_current_settings().api.url
     if configured:
-        return configured.removesuffix("/api")
+        return without_password(configured.removesuffix("/api"), "")
     program = str(Path(sys.executable).with_name("prefect"))
     variables = {"PREFECT_HOME": str((folder / "prefect").absolute()), **PREFECT_UI}
     words = ["env", *(f"{name}={value}" for name, value in variables.items())]

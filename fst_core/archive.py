@@ -41,7 +41,7 @@ from fst_core.copies import (
 )
 from fst_core.home import place_of
 from fst_core.journal import read_events
-from fst_core.run_folder import EARLIER, JOURNAL, lock, no_run
+from fst_core.run_folder import ARRIVING, BUSY, EARLIER, JOURNAL, REPLACES, lock, no_run
 from fst_core.storage import ManifestChanged, StorageError, Store
 
 FORMAT = 1
@@ -50,7 +50,6 @@ ENTRY = {"object": str, "sha256": str, "size": int}
 MANIFEST, OBJECTS = "manifest.json", "objects/"
 DAMAGED = ""
 """In place of a run's hash: the manifest cannot be read."""
-BUSY, REPLACES, ARRIVING = ".archive.lock", ".replaces", ".arriving"
 """In a run folder: held by who archives it; the run in the store that a fresh one may replace; a
 copy that is being fetched."""
 

@@ -38,7 +38,9 @@ SLOW_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_stat
 """What a gradient learner cannot go on without."""
 ADAPTERS, ADAPTERS_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """Instead of model.safetensors where adapters alone are trained (`policy.lora`)."""
-NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+NO_LINKS = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+)
 """Why a file system gives no hard link to a file."""
 NEARLY_FULL_BYTES = 1 << 20
 """Free space under which a failed write is put down to a full disk."""

@@ -90,8 +90,13 @@ def _open_all(folder: Path, stack: ExitStack) -> Copy:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file below a folder, in order of name."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """Every file below a folder, in order of name; what others leave there (.DS_Store) is none."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not _hidden(path.relative_to(folder)))
+
+
+def _hidden(path: Path) -> bool:
+    return any(name.startswith(".") for name in path.parts)
 
 
 def _source(stack: ExitStack, path: Path) -> Source:

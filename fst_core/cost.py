@@ -69,13 +69,23 @@ def estimate(config: RunConfig) -> Cost:
         reflections=sum(s.reflections for s in searches),
         tokens=(slow + searched + evaluation) * config.policy.max_new_tokens + reflected,
         optimizer_steps=steps,
-        generate_calls=steps * (1 + config.slow.refills) + looks + sum(s.calls for s in searches),
+        generate_calls=steps * (1 + config.slow.refills)
+        + looks
+        + _further_calls(config, looks)
+        + sum(s.calls for s in searches),
         fast_phases=len(fast),
         idle_fast_phases=len(idle),
         evaluations=looks,
         model=model,
         checkpoint_bytes=_checkpoint_bytes(config, steps, model.parameters),
     )
+
+
+def _further_calls(config: RunConfig, looks: int) -> int:
+    """Generate calls of evaluations beside one a look: suites at both ends, base weights last."""
+    settings = config.evaluation
+    base = settings.ends and looks > 1 and config.learns
+    return min(2, looks) * len(settings.suites) + base
 
 
 def _evaluation_rollouts(config: RunConfig, looks: int) -> int:
@@ -164,6 +174,7 @@ def _amounts(cost: Cost, config: RunConfig) -> Amounts:
     own = cost.reflections if isinstance(config.fast.writer, PolicyReflection) else 0
     slow_calls = cost.optimizer_steps * (1 + config.slow.refills)
     calls = cost.generate_calls - slow_calls - cost.evaluations
+    calls -= _further_calls(config, cost.evaluations)
     return Amounts(cost.slow_rollouts, cost.fast_rollouts, calls, cost.evaluation_rollouts, own)
 
 

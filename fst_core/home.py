@@ -18,8 +18,10 @@ def place_of(folder: Path) -> str:
     """
     whole = Path(os.path.abspath(folder))  # which has no .. any more
     parts = whole.parts[1:][-2:]
-    if len(below := _below(Path.cwd() / RUNS, whole) or _below(Path.cwd(), whole)) > 1:
-        parts = below
+    for path in (whole, folder.resolve()):  # a working folder is told with its links resolved
+        below = _below(Path.cwd() / RUNS, path) or _below(Path.cwd(), path)
+        if len(below) > 1:
+            return "/".join(below)
     return "/".join(parts)
 
 

@@ -93,7 +93,10 @@ def _unpack(path: Path) -> None:
     if path.exists() or not packed.exists():
         return
     temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(_unpacked(packed))
+    with temporary.open("wb") as file:
+        file.write(_unpacked(packed))
+        file.flush()
+        os.fsync(file.fileno())
     temporary.rename(path)
     packed.unlink()
 

@@ -17,10 +17,13 @@ from fst_core.journal import Event
 from fst_core.processes import LOG
 from fst_core.progress import watched
 from fst_core.run_folder import (
+    ARRIVING,
+    BUSY,
     EARLIER,
     JOURNAL,
     LOCK,
     REMOVED,
+    REPLACES,
     RunMismatch,
     forget_earlier,
     lock,
@@ -37,17 +40,8 @@ Say = Callable[[str], None]
 TRACKING_SHARE = 0.05
 """Most of a run's time that tracking may take between checkpoints."""
 RUN_FILES = frozenset(
-    {
-        LOG,
-        LOCK,
-        JOURNAL,
-        f".{JOURNAL}",
-        "config.json",
-        ".config.json",
-        "checkpoints",
-        ".mlflow.lock",
-    }
-    | {EARLIER, REMOVED}
+    {LOG, LOCK, JOURNAL, f".{JOURNAL}", f"{JOURNAL}.gz", "config.json", ".config.json"}
+    | {"checkpoints", ".mlflow.lock", ".DS_Store", BUSY, REPLACES, ARRIVING, EARLIER, REMOVED}
 )
 """Everything a run writes into its folder; --fresh touches no folder that holds anything else."""
 NOT_INSTALLED = "MLflow is not installed, so this run is not tracked (pip install 'fst-lab[lab]')."

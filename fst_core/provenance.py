@@ -25,6 +25,12 @@ def config_hash(config: dict[str, Any]) -> str:
     return content_id(json.dumps(kept, sort_keys=True))
 
 
+def arm_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of those, the settings that make an arm what it is: runs of one arm may differ in others."""
+    shared = shared_settings(config)
+    return {key: value for key, value in shared.items() if key not in RUN_PROPERTIES}
+
+
 def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config's settings that are the same in every seed of its arm.
 

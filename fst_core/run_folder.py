@@ -22,6 +22,8 @@ from fst_core.journal import Event, effective, read_events
 from fst_core.provenance import config_hash
 
 LOCK, JOURNAL = "lock", "journal.jsonl"
+BUSY, REPLACES, ARRIVING = ".archive.lock", ".replaces", ".arriving"
+"""What archiving and fetching a run leave in its folder (see `fst_core.archive`)."""
 EARLIER, REMOVED = ".earlier", ".removed"
 """Folders inside: the run that a fresh one is about to replace, and the rest of replaced ones."""
 

@@ -3,10 +3,12 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 from prefect import get_client, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
@@ -73,7 +75,7 @@ def run_on_workers(order: Order, planned: Sequence[RunConfig], jobs: int) -> tup
                     sent.append(_send(order, waiting.popleft()))
                 time.sleep(POLL_SECONDS)
                 for one in list(sent):
-                    failure = one.failure(client.read_flow_run(one.id))
+                    failure = _failure(client, one)
                     if failure is not None:
                         sent.remove(one)
                         failures += [failure] if failure else _brought(order, one.config)
@@ -86,7 +88,16 @@ def run_on_workers(order: Order, planned: Sequence[RunConfig], jobs: int) -> tup
 def cancel(client: SyncPrefectClient, flow_run_ids: Iterable[UUID]) -> None:
     """Ask for flow runs to be cancelled; a worker ends those that it has begun."""
     for flow_run_id in flow_run_ids:
-        client.set_flow_run_state(flow_run_id, Cancelling())
+        with suppress(ObjectNotFound, httpx.HTTPError):  # the others are asked all the same
+            client.set_flow_run_state(flow_run_id, Cancelling())
+
+
+def _failure(client: SyncPrefectClient, one: Sent) -> str | None:
+    """See `Sent.failure`; that one run was deleted ends no other."""
+    try:
+        return one.failure(client.read_flow_run(one.id))
+    except ObjectNotFound:
+        return f"{one.config.id}: its flow run was deleted on the server"
 
 
 def _refuse_unknown(client: SyncPrefectClient, deployment: str) -> None:

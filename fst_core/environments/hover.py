@@ -16,6 +16,7 @@ Claims made from one HotpotQA question (hpqa_id) share articles, so they stand i
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from reprlib import repr as brief
 from typing import Any
@@ -181,4 +182,5 @@ def titles_in(answer: str) -> list[str]:
 
 def plain(title: str) -> str:
     """A title by its words alone: case, punctuation and spacing do not count, where it has any."""
-    return " ".join(re.findall(r"[^\W_]+", title.casefold())) or title.strip()
+    composed = unicodedata.normalize("NFC", title).casefold()
+    return " ".join(re.findall(r"[^\W_]+", composed)) or title.strip()

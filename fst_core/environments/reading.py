@@ -29,8 +29,9 @@ def tag_requirement(tag: str) -> str:
 
 
 def read_tag(completion: str, tag: str) -> Reading:
-    """The text inside the last complete pair of tags."""
-    found = re.findall(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", completion, re.DOTALL)
+    """The text inside the last complete pair of tags; a tag that is only mentioned opens none."""
+    name = re.escape(tag)
+    found = re.findall(f"<{name}>((?:(?!<{name}>).)*?)</{name}>", completion, re.DOTALL)
     if found and found[-1].strip():
         return Reading(found[-1].strip())
     if found:
@@ -54,15 +55,35 @@ def read_anywhere(completion: str, reference: str) -> str:
     """
     text = completion.strip()
     if NUMBER.fullmatch(reference):
-        numbers = NUMBER.findall(text)
+        numbers = NUMBER.findall(plain_minus(text))
         return numbers[-1].replace(",", "") if numbers else ""
     if not reference or "\n" in reference:
         return text
     if reference[0] in "[{" and reference[0] in text:
-        closing = "]" if reference[0] == "[" else "}"
-        value = text[text.index(reference[0]) : text.rfind(closing) + 1]
-        return value or last_line(text)
+        return last_bracketed(text, reference[0]) or last_line(text)
     return last_line(text)
+
+
+def plain_minus(text: str) -> str:
+    """A text with a hyphen for the minus sign of typesetting."""
+    return text.replace("\u2212", "-")
+
+
+def last_bracketed(text: str, opening: str) -> str:
+    """The last outermost bracketed part of a text; from the first to the last bracket where they
+    do not pair; empty without a closing one."""
+    closing = "]" if opening == "[" else "}"
+    depth, start, found = 0, 0, ""
+    for place, character in enumerate(text):
+        if character == opening:
+            start = start if depth else place
+            depth += 1
+        elif character == closing and depth:
+            depth -= 1
+            found = found if depth else text[start : place + 1]
+    if depth:
+        return text[text.index(opening) : text.rfind(closing) + 1]
+    return found
 
 
 def last_line(text: str) -> str:

@@ -84,7 +84,7 @@ def _compare(arm: Json, rl: Json, metric: str) -> Json:
 
     `better` is true, false, or null where a value is missing or both are equal (an arm that never
     reaches the peak is worse); `certain` says whether the interval leaves out zero, has a width,
-    and stands on `FEWEST_SEEDS` pairs at least.
+    and stands on `FEWEST_SEEDS` pairs at least, of arms of which runs have ended.
     """
     (mine, my_seeds), (theirs, rl_seeds) = _measured(arm, metric), _measured(rl, metric)
     shared = [seed for seed in my_seeds if seed in rl_seeds]
@@ -115,7 +115,8 @@ def _compare(arm: Json, rl: Json, metric: str) -> Json:
         },
         "unpaired": sorted({*my_seeds} ^ {*rl_seeds}, key=int),
         "better": better,
-        "certain": bounds is not None
+        "certain": not (arm["partial"] or rl["partial"])
+        and bounds is not None
         and len(differences) >= FEWEST_SEEDS
         and not without_spread(bounds)
         and (bounds[0] > 0 or bounds[1] < 0),

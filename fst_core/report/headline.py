@@ -56,6 +56,7 @@ def headline(summary: Json) -> str:
         kind = _group(metric, found, summary)
         groups[kind].append(_with_numbers(arm, metric, found, kind))
     sentences = [
+        _not_ended(summary, arm),
         _sentence(f"{arm} beats rl, beyond seed noise, on", groups["clear"]),
         _sentence(f"{arm} is ahead of rl, but not certainly, on", groups["unsure"]),
         _sentence(f"rl beats {arm}, beyond seed noise, on", groups["worse"]),
@@ -67,6 +68,17 @@ def headline(summary: Json) -> str:
         _highest(summary, arm),
     ]
     return " ".join(filter(None, sentences))
+
+
+def _not_ended(summary: Json, arm: str) -> str:
+    """That the end of an arm is not one yet."""
+    going = [name for name in (BASELINE, arm) if summary["arms"][name]["partial"]]
+    if not going:
+        return ""
+    return (
+        f"No run of {' or '.join(going)} has ended: the latest evaluations stand for the last "
+        "ones, so nothing is decided."
+    )
 
 
 def _with_numbers(arm: str, metric: str, found: Json, kind: str) -> str:

@@ -58,7 +58,10 @@ def section(study: Study) -> Section | None:
 def _steps(study: Study, arm: str) -> str:
     if reason := no_target(study):
         return f"undefined: {reason}"
-    ratio = times_less(mean_curve_costs(study), arm, "step")
+    costs = mean_curve_costs(study)
+    if costs[arm]["step"] == 0:
+        return "reached before any step"
+    ratio = times_less(costs, arm, "step")
     if ratio is None:
         return "not reached"
     fewer = ratio >= 1

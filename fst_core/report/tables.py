@@ -48,10 +48,14 @@ def _identity(run: RunLog) -> Row:
 
 
 def training_use(ledger: Mapping[str, float]) -> dict[str, int]:
-    """Rollouts and tokens that training used: slow plus fast, evaluation left out."""
+    """Rollouts and tokens that training used: slow plus fast, evaluation left out.
+
+    Tokens of reflections that the policy itself writes are among them.
+    """
+    parts = {"rollouts": ("slow", "fast"), "tokens": ("slow", "fast", "reflection")}
     return {
-        unit: int(ledger.get(f"slow_{unit}", 0) + ledger.get(f"fast_{unit}", 0))
-        for unit in ("rollouts", "tokens")
+        unit: int(sum(ledger.get(f"{loop}_{unit}", 0) for loop in loops))
+        for unit, loops in parts.items()
     }
 
 

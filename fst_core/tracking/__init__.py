@@ -35,15 +35,20 @@ for _name, _value in {
 
 from filelock import FileLock  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
-from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
+from mlflow.store.db import utils as _database  # noqa: E402
 
 from fst_core.addresses import without_password  # noqa: E402
-from fst_core.journal import effective, read_events  # noqa: E402
+from fst_core.journal import JournalError, effective, read_events  # noqa: E402
 from fst_core.records import content_id  # noqa: E402
 from fst_core.tracking.metrics import event_metrics  # noqa: E402
 from fst_core.tracking.replay import SyncReport, replay  # noqa: E402
-from fst_core.tracking.runs import experiment_id_of, find_run, open_run  # noqa: E402
+from fst_core.tracking.runs import (  # noqa: E402
+    experiment_id_of,
+    find_run,
+    open_run,
+    sqlite_address,
+    sqlite_file,
+)
 from fst_core.tracking.summaries import log_study  # noqa: E402
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
 ]
 
 LOCK_SECONDS = 60
+_database.MAX_RETRY_COUNT = 2  # of ten, with waits that double: minutes for a file that is none
 PING_SECONDS = 3
 
 
@@ -145,12 +151,14 @@ def _locked(folder: Path) -> FileLock:
 
 @contextmanager
 def _connected(tracking_uri: str | None, advice: str) -> Iterator[tuple[MlflowClient, str]]:
-    default = f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    default = sqlite_address(Path.cwd() / "mlflow.db")
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or default
     try:
         _ping(uri)
         yield _client(uri), uri
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except (JournalError, TrackingError):
+        raise
+    except Exception as error:  # whatever a store, its driver or its address raises stops no run
         shown = without_password(uri)
         reason = (str(error) or repr(error)).replace(uri, shown).splitlines()[0]
         reason = reason if len(reason) <= 240 else f"{reason[:239]}…"
@@ -163,7 +171,7 @@ def _client(uri: str) -> MlflowClient:
     """A client whose store exists; one process at a time makes or migrates a SQLite file."""
     if not uri.startswith("sqlite:///"):
         return MlflowClient(tracking_uri=uri)
-    with _locked(Path(uri.removeprefix("sqlite:///")).parent):
+    with _locked(sqlite_file(uri).parent):
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
         return client

@@ -71,7 +71,8 @@ def _send(
     if any(event["kind"] in ("fast", "end") for event in fresh):
         prompts = register_contexts(client, run, covered)
     if whole:
-        client.log_artifact(run_id, str(run_dir / "journal.jsonl"))
+        plain, packed = run_dir / "journal.jsonl", run_dir / "journal.jsonl.gz"
+        client.log_artifact(run_id, str(plain if plain.exists() else packed))
     return SyncReport(len(metrics), len(files) + whole, prompts)
 
 

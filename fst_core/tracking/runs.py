@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Param, Run
@@ -13,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from fst_core.config.flat import flatten
 from fst_core.home import place_of, study_place_of
 from fst_core.journal import Event, effective
-from fst_core.provenance import config_hash, shared_settings
+from fst_core.provenance import arm_settings, config_hash, shared_settings
 from fst_core.records import content_id
 from fst_core.tracking.metrics import MAX_TAG_CHARACTERS, cut, metric_key, milliseconds
 
@@ -49,11 +50,21 @@ def experiment_id_of(client: MlflowClient, uri: str, name: str) -> str:
     return found.experiment_id
 
 
+def sqlite_address(file: Path) -> str:
+    """The address of a SQLite file, whose name may hold what means something in addresses."""
+    return f"sqlite:///{str(file).replace('%', '%25').replace('?', '%3F')}"
+
+
+def sqlite_file(uri: str) -> Path:
+    """The file of a SQLite address."""
+    return Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
+
+
 def _artifact_location(uri: str, experiment: str) -> str | None:
     """mlartifacts/ beside a SQLite file; a server decides for itself."""
     if not uri.startswith("sqlite:///"):
         return None
-    database = Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute()
+    database = sqlite_file(uri).absolute()
     safe = re.sub(r"[^\w.-]", "_", experiment).lstrip(".")
     return (database.parent / "mlartifacts" / f"{safe}-{content_id(experiment)}").as_uri()
 
@@ -200,7 +211,7 @@ def set_status(client: MlflowClient, run: Run, ended: Event | None, last: Event 
 def log_settings(client: MlflowClient, run: Run, started: Event) -> None:
     """Parameters of a run and of its arm, and data sets; all are unchanged by a second call."""
     log_params(client, run.info.run_id, flatten(started["config"]))
-    log_params(client, run.data.tags[PARENT_TAG], flatten(shared_settings(started["config"])))
+    log_params(client, run.data.tags[PARENT_TAG], flatten(arm_settings(started["config"])))
     environment = started["config"]["environment"]
     name = str(environment.get("name") or environment.get("dataset") or environment["type"])
     source = json.dumps({"environment": environment, "data": started.get("data") or {}})

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run
 
 from fst_core.home import study_place_of
-from fst_core.provenance import shared_settings
+from fst_core.provenance import arm_settings
 from fst_core.records import content_id
 from fst_core.tracking.metrics import metric_key
 from fst_core.tracking.replay import MAX_METRICS, SyncReport
@@ -184,7 +184,7 @@ def _log_arm(client: MlflowClient, arm: str, numbers: Json, seeds: Sequence[Run]
         put_under(client, seed, run_id, key)
     if holds:
         return 0
-    log_params(client, run_id, shared_settings(seeds[0].data.params))
+    log_params(client, run_id, arm_settings(seeds[0].data.params))
     client.set_tag(run_id, PEAK_TAG, _peak_text(numbers))
     _finish(client, run_id, seeds)
     return _log_rows(client, run, rows)

@@ -29,7 +29,7 @@ from prefect.client.schemas.filters import (
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.ablation import ablation
-from flows.compare import compare, prefect_command, study_parser
+from flows.compare import compare, mlflow_command, prefect_command, study_parser
 from flows.continual import continual
 from flows.plasticity import plasticity
 from flows.prepare import prepare
@@ -713,3 +713,10 @@ def test_a_config_error_is_one_sentence_before_any_server_starts(tmp_path):
     assert done.returncode == 1
     assert "no arm 'nonsense'" in done.stderr and "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_no_password_is_in_what_is_shown_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:sekret@db/mlflow")
+    assert mlflow_command().endswith(' --backend-store-uri "$MLFLOW_TRACKING_URI"')
+    with temporary_settings({PREFECT_API_URL: "http://me:sekret@host:4200/api"}):
+        assert prefect_command(tmp_path) == "http://host:4200"

@@ -21,7 +21,11 @@ from fst_core.archive import MANIFEST, archive, fetch, run_url
 from fst_core.cli_store import _path_of
 from fst_core.config.model import ConfigError
 from fst_core.content import Content
+from fst_core.copies import PACKED, files_below
+from fst_core.home import place_of
 from fst_core.journal import JournalError
+from fst_core.offline import RUN_FILES
+from fst_core.run_folder import ARRIVING, BUSY, REPLACES
 from fst_core.storage import StorageError, Store
 from fst_core.storage_errors import CA_BUNDLES
 from tests.unit.commands import call
@@ -393,3 +397,28 @@ def test_a_setting_that_is_no_address_is_not_called_one(
     monkeypatch.setenv("AWS_METADATA_SERVICE_TIMEOUT", "many")
     with pytest.raises(StorageError, match=r"'many'.*; correct that value in the variables"):
         Store("s3://bucket/runs").names()
+
+
+def test_what_others_leave_in_a_checkpoint_is_no_part_of_it(tmp_path: Path) -> None:
+    inside = tmp_path / "checkpoints" / "0001"
+    for name in ("state.json", ".DS_Store", "slow/._model.safetensors", "slow/model.safetensors"):
+        (inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (inside / name).touch()
+    (inside / ".nfs").mkdir()
+    (inside / ".nfs" / "0001").touch()
+    kept = [str(path.relative_to(inside)) for path in files_below(inside)]
+    assert kept == ["slow/model.safetensors", "state.json"]
+
+
+def test_a_place_is_the_same_by_a_link_to_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to("project")
+    monkeypatch.chdir(tmp_path / "link")
+    night = Path("runs/nightly/2026-11-28/demo/fst-s0")
+    assert place_of(tmp_path / "link" / night) == place_of(night) == str(night.relative_to("runs"))
+
+
+def test_a_run_that_was_archived_can_be_begun_afresh() -> None:
+    assert {BUSY, REPLACES, ARRIVING, PACKED} <= RUN_FILES

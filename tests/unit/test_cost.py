@@ -31,7 +31,8 @@ def test_hand_computed_cost() -> None:
     assert cost.tokens == (64 + 80 + 40) * 10
     # Each search: 40 calls, 4 on anchors, 12 in reserve: 24 spare, 4 a round, so 7 rounds.
     assert cost.reflections == 2 * 7 * 2
-    assert cost.generate_calls == 4 + 3 + 2 * (1 + 3 * 7)
+    # Steps, looks, the base weights at the last of them, and the searches.
+    assert cost.generate_calls == 4 + 3 + 1 + 2 * (1 + 3 * 7)
 
 
 @pytest.mark.parametrize(

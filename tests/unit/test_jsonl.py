@@ -11,6 +11,7 @@ from fst_core.config import JsonlConfig
 from fst_core.environments.errors import DataAbsent, DataError
 from fst_core.environments.graders import GRADERS, choice_of, find_answer
 from fst_core.environments.jsonl import JsonlEnvironment, load_problems
+from fst_core.environments.reading import read_anywhere, read_tag
 from fst_core.records import SPLITS
 
 Write = Callable[..., Path]
@@ -229,3 +230,91 @@ def test_line_separators_inside_text_and_a_byte_order_mark_are_fine(tmp_path: Pa
     path = tmp_path / "good.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert sum(map(len, load_problems(JsonlConfig(path=str(path))).values())) == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is C because option B is wrong.", "C"),
+        ("The correct answer is C. Option A and option D are too small.", "C"),
+        ("A: Let me think. The answer is B.", "B"),
+        ("I think the answer is b", "B"),
+        ("The answer is I think B", "B"),
+        ("the answer is a mystery, so B", "B"),
+        ("The answer is B. Wait, the answer is (C)", "C"),
+        ("Answer: **C**", "C"),
+        ("B is wrong, so \\boxed{\\text{(A)}} is the answer", "A"),
+        ("A man", "A"),
+        ("It is not A but C, not B", "B"),
+    ],
+)
+def test_the_letter_that_is_told_counts(text: str, letter: str) -> None:
+    assert choice_of(text) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "right"),
+    [
+        ("The answer is \u22125", "-5", True),
+        ("The answer is \u22125", "5", False),
+        ("\\boxed{3,5}", "35", False),
+        ("\\boxed{1,234}", "1234", True),
+        ("The answer is 1/2", "0.5", True),
+        ("The answer is 1/2", "2", False),
+        ("The area is 12 cm^2", "12", True),
+        ("1 is no \\boxed{\\frac{10}{\\sqrt{25}}}", "2", True),
+        ("It costs $5.00.", "5", True),
+    ],
+)
+def test_numbers_in_free_text(text: str, reference: str, right: bool) -> None:
+    assert GRADERS["numeric"](find_answer("numeric", text, reference), reference) is right
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\binom{99999999}{4999999}",
+        r"\dbinom{1000000}{500000}",
+        r"\Gamma(99999999)",
+        "(x+y+z)^{99}",
+        r"\left(x+y\right)^{500}",
+        r"\sum_{n=1}^{\infty} \frac{1}{n^5+n+1}",
+        r"\prod_{n=1}^{999} n",
+        r"\int_0^1 e^{-x^9} dx",
+    ],
+)
+def test_what_would_be_worked_out_without_end_is_not_tried(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it was handed on")
+
+    monkeypatch.setattr("fst_core.environments.graders.parse", refuse)
+    assert not GRADERS["numeric"](answer, "5")
+    assert GRADERS["numeric"](r"\sum_{n=1}^{9} n", r"\sum_{n=1}^{9} n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [(r"\left(\frac{1}{2}\right)^{10}", "1/1024"), (r"\binom{10}{3}", "120"), ("2^{10}", "1024")],
+)
+def test_what_is_soon_worked_out_is(answer: str, reference: str) -> None:
+    assert GRADERS["numeric"](answer, reference)
+
+
+def test_a_tag_that_is_only_mentioned_opens_none() -> None:
+    text = "I will put it in the <answer> tag.\n<answer>Paris</answer>"
+    assert read_tag(text, "answer").answer == "Paris"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Sorting [3, 1] gives [1, 3].", "[1, 3]"),
+        ("of [3] and ['b'] it is [[1, 'a'], [2]]", "[[1, 'a'], [2]]"),
+        ("[1, 2] and so", "[1, 2]"),
+        ("no list", "no list"),
+    ],
+)
+def test_the_last_bracketed_value_is_read(text: str, value: str) -> None:
+    assert read_anywhere(text, "[1]") == value

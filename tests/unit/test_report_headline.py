@@ -15,7 +15,9 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     to_peak = {"mean_curve": curve, "seeds": [0], "reached": 1}
     return {
         "rl_peak": {"reward": 0.0, "step": 0, "start": 0},
-        "arms": {arm: {"to_rl_peak": to_peak, "counted": []} for arm in ("fst", "rl")},
+        "arms": {
+            arm: {"to_rl_peak": to_peak, "counted": [], "partial": False} for arm in ("fst", "rl")
+        },
         "kl_column": "kl",
         "comparisons": {"fst": {"final_kl": {**both, **found}, "rollouts_to_peak": nothing}},
     }
@@ -168,3 +170,13 @@ def test_every_finding_names_the_opponent() -> None:
     for sentence in findings(study, "fst"):
         assert all(f"against {number}" not in sentence for number in range(10))
         assert "against rl's" in sentence
+
+
+@pytest.mark.parametrize(("going", "named"), [(["rl"], "rl"), (["rl", "fst"], "rl or fst")])
+def test_arms_of_which_no_run_has_ended_are_named_first(going: list[str], named: str) -> None:
+    found = {"arm": 0.1, "rl": 0.8, "difference": -0.7, "pairs": 3, "better": True}
+    study = summary({**found, "interval": [-0.8, -0.6], "certain": False})
+    for arm in going:
+        study["arms"][arm]["partial"] = True
+    told = headline(study)
+    assert told.startswith(f"No run of {named} has ended: ") and "nothing is decided" in told

@@ -1,5 +1,6 @@
 """MLflow by replay: idempotent, never ahead of the last checkpoint, and plain about failure."""
 
+import gzip
 import json
 import shutil
 import socket
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from sqlalchemy import make_url
 
 from fst_core.journal import read_events
+from fst_core.provenance import shared_settings
 from fst_core.records import content_id
 from fst_core.tracked import event_files, event_values, is_headline
 from fst_core.tracking import SyncReport, TrackingError, event_metrics, sync
-from fst_core.tracking.runs import shared_settings
+from fst_core.tracking.runs import sqlite_address, sqlite_file
 from tests.journals import (
     HOSTILE,
     SEED_TEXT,
@@ -395,3 +398,43 @@ def test_seeds_that_start_from_weights_of_their_own_share_an_arm() -> None:
         {"start_from": "demo/rl", "arm": "a"}
     ] * 2
     assert shared_settings({"seed": 0, "start_from": None}) == {"start_from": None}
+
+
+def test_runs_of_an_arm_may_differ_in_what_makes_no_other_arm(tmp_path: Path, uri: str) -> None:
+    """Threads, data and a sentence: MLflow refuses a parameter that changes, and all after it."""
+    for seed, other in enumerate([{}, {"threads": 2}, {"why": "again"}, {"data": "elsewhere"}]):
+        writer = start(tmp_path / f"rl-s{seed}", "rl", seed, **other)
+        slow_step(writer, 1, 0.5, 0.1)
+        writer.add("checkpoint", step=1, name="0001", next_phase=1)
+        assert sync(writer.path.parent, uri).metrics > 0
+    client = MlflowClient(tracking_uri=uri)
+    (arm,) = client.search_runs(experiment(client), "attributes.run_name = 'rl'")
+    assert "slow.type" in arm.data.params and "threads" not in arm.data.params
+
+
+@pytest.mark.parametrize("name", ["100%25", "my%20project", "q?x", "a b", "50% off", "研究"])
+def test_a_database_is_where_its_folder_is_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name / "mlflow.db"
+    address = sqlite_address(file)
+    assert sqlite_file(address) == file
+    assert make_url(address).database is not None and sqlite_file(f"{address}?timeout=3") == file
+
+
+def test_an_archived_journal_is_sent(tmp_path: Path, uri: str) -> None:
+    folder = synthetic_run(tmp_path, "fst", 0)
+    plain = folder / "journal.jsonl"
+    (folder / "journal.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert sync(folder, uri).metrics > 0
+    client = MlflowClient(tracking_uri=uri)
+    [run] = client.search_runs(experiment(client), "attributes.run_name = 'fst-s0'")
+    assert "journal.jsonl.gz" in {file.path for file in client.list_artifacts(run.info.run_id)}
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:50a0", "postgresql+nosuch://me:x@127.0.0.1/db"]
+)
+def test_an_address_that_no_library_takes_stops_no_run(tmp_path: Path, address: str) -> None:
+    folder = synthetic_run(tmp_path, "fst", 0)
+    with pytest.raises(TrackingError, match=r"could not be used \("):
+        sync(folder, address)

@@ -50,8 +50,6 @@ ENTRY = {"object": str, "sha256": str, "size": int}
 MANIFEST, OBJECTS = "manifest.json", "objects/"
 DAMAGED = ""
 """In place of a run's hash: the manifest cannot be read."""
-"""In a run folder: held by who archives it; the run in the store that a fresh one may replace; a
-copy that is being fetched."""
 
 OnBytes = Callable[[str, int, int], None]
 """(path in the run folder, bytes that went over just now, bytes of the file)."""

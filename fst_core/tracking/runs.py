@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from fst_core.config.flat import flatten
 from fst_core.home import place_of, study_place_of
 from fst_core.journal import Event, effective
-from fst_core.provenance import arm_settings, config_hash, shared_settings
+from fst_core.provenance import arm_settings, config_hash
 from fst_core.records import content_id
 from fst_core.tracking.metrics import MAX_TAG_CHARACTERS, cut, metric_key, milliseconds
 
@@ -110,7 +110,7 @@ def open_run(
     folder = run_dir.name
     config, name, start_ms = started["config"], started["config"]["name"], milliseconds(started)
     experiment_id = experiment_id_of(client, uri, name)
-    arm_key = content_id(name, "arm", config_hash(shared_settings(config)))
+    arm_key = content_id(name, "arm", config_hash(arm_settings(config)))
     tags = {**arm_tags(config["arm"]), PLACE_TAG: place_text(study_place_of(run_dir.parent))}
     arm = find_or_create(client, RunIdentity(experiment_id, arm_key, config["arm"], start_ms, tags))
     key = run_key(folder, started, events)
